@@ -18,21 +18,21 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3474,
-    "qtui/engine": 6348,
-    "qtui/report": 6557,
+    "qtui/cli": 3466,
+    "qtui/engine": 6302,
+    "qtui/report": 6546,
     "qtui/screen": 7659,
     "qtui/tui": 20961,
     "qtui_core/conformance": 1723,
     "qtui_core/formats, schemes": 3731,
-    "qtui_core/inspection, evaluation": 8610,
+    "qtui_core/inspection, evaluation": 7814,
     "qtui_core/lab": 7053,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5834,
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5242,
-    "the rest": 5957,
+    "the rest": 5880,
 }
 
 

@@ -9,15 +9,15 @@ from qtui.cli.sensitivity import engine_name
 from qtui.report.inspection.judged import with_judgement, without_judgement
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
-from qtui_core.evaluation.judgement import Judgement, judge
-from qtui_core.evaluation.rivals import Rivals, rivals_of
+from qtui_core.evaluation.sensitivity.judgement import Judgement, judge
+from qtui_core.evaluation.sensitivity.rivals import Rivals, rivals_of
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.extras import MissingLibrary, require
 from qtui_core.quantities import format_count
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
-    from qtui_core.inspection.sensitivity.report import Sensitivity
+    from qtui_core.evaluation.sensitivity.report import Sensitivity
     from qtui_core.models import ModelSource
 
 #: The largest model that is evaluated without being asked to. One of 51 million parameters, its

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qtui.cli.progress import progress_on_stderr
 from qtui.ending import say
-from qtui.engine.answers.activations import LayerErrorTable
 from qtui.engine.client import EngineClient, EngineState, Reply
 from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
+from qtui_core.evaluation.sensitivity.assign import assign_schemes, default_budget
+from qtui_core.evaluation.sensitivity.options import Weighing, weigh
+from qtui_core.evaluation.sensitivity.report import Objective, Sensitivity
+from qtui_core.evaluation.sensitivity.settings import Budget, usual_objective
 from qtui_core.extras import require
-from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes, default_budget
-from qtui_core.inspection.sensitivity.budget import Budget
-from qtui_core.inspection.sensitivity.objective import usual_objective
-from qtui_core.inspection.sensitivity.report import Objective, Sensitivity
-from qtui_core.inspection.sensitivity.weighing import (
-    Weighing,
-    weigh_by_outputs,
-    weigh_by_predictions,
-    weigh_by_weights,
-)
 
 if TYPE_CHECKING:
     from qtui.cli.options import ReportOptions
@@ -53,8 +45,6 @@ def assign(
     budget: Budget | None,
     wanted: WantedObjective,
     tools: Sequence[RecipeTarget],
-    *,
-    full: bool,
 ) -> Sensitivity:
     """A scheme for each tensor within a budget, which counts what the tools store; None takes the
     budget that follows from the scheme the inspection recommends.
@@ -76,9 +66,10 @@ def assign(
             f"--sensitivity has nothing to weigh: no matrix of {model} that was chosen has a value "
             f"that is finite in float32 and not zero."
         )
-    weighing = _weighing(source, inspection, wanted, full=full)
+    weighing = _weighing(source, inspection, wanted)
     for tool in tools:
-        weighing = tool.counted(weighing, source.tensors)
+        if tool.nbytes is not None:
+            weighing = weighing.stored_by(tool.stored_bytes, source.tensors)
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection, weighing))
     return assign_schemes(weighing, budget.nbytes(weighing.parameters))
@@ -119,7 +110,7 @@ def write_recipes(
     from qtui.report.inspection.recipes import with_recipes
     from qtui_core.inspection.recipes.recipe import tensors_of
 
-    tensors = tensors_of(source.tensors.values(), found)
+    tensors = tensors_of(source.tensors.values(), found.schemes)
     written = []
     for tool, file in exports:
         recipe = tool.recipe(tensors, source.config)
@@ -128,9 +119,7 @@ def write_recipes(
     return with_recipes(document, written)
 
 
-def wanted_objective(
-    objective: Objective | None, text: str | None, calibration: str | None
-) -> WantedObjective:
+def wanted_objective(objective: Objective | None, text: str | None) -> WantedObjective:
     """What the options ask for. Reads the text, so that an error in it is reported before the model
     is measured for minutes.
 
@@ -139,53 +128,36 @@ def wanted_objective(
     """
     from qtui_core.loading.text import read_text
 
-    if calibration is not None:
-        if objective not in (None, "output") or text is not None:
-            other = "--text" if text is not None else f"--objective {objective}"
-            raise UsageError(
-                f"--calibration FILE means --objective output --text FILE, and {other} is given "
-                f"beside it: choose one."
-            )
-        objective, text = "output", calibration
-    if objective == "weights":
-        if text is not None:
-            raise UsageError("--objective weights reads no --text: leave one of them out.")
-        return WantedObjective(objective, None)
-    if objective is not None or text is not None:
-        said = "--calibration" if calibration is not None else f"--objective {objective}"
-        require(said if objective else "--text", "torch", "transformers")
+    if objective == "weights" and text is not None:
+        raise UsageError("--objective weights reads no --text: leave one of them out.")
+    if objective not in (None, "weights") or text is not None:
+        require(f"--objective {objective}" if objective else "--text", "torch", "transformers")
     if text is not None:
         read_text(text)
     return WantedObjective(objective, text)
 
 
-def _weighing(
-    source: ModelSource, inspection: Inspection, wanted: WantedObjective, *, full: bool
-) -> Weighing:
+def _weighing(source: ModelSource, inspection: Inspection, wanted: WantedObjective) -> Weighing:
     objective, because = wanted.objective, ""
     quantized = [tensor for tensor in inspection.tensors if tensor.errors]
     if objective is None:
         options = sum(len(tensor.errors) for tensor in quantized)
-        asked = wanted.text is not None
-        objective, because = usual_objective(source, options, asked=asked)
+        objective, because = usual_objective(source, options, required=wanted.text is not None)
     if objective == "weights":
-        return replace(weigh_by_weights(inspection), because=because)
+        return weigh(inspection, because=because)
     question = {
         "file": wanted.text,
         "tensors": [tensor.info.name for tensor in quantized],
         "schemes": [str(error.scheme) for error in quantized[0].errors],
+        "by": objective,
     }
     try:
-        if objective == "output":
-            reply = _ask_with_progress(source, "layer_errors", {**question, "full": full})
-            table = reply.read(LayerErrorTable)
-            return weigh_by_outputs(inspection, table.layers, table.text)
-        reply = _ask_with_progress(source, "prediction_errors", {**question, "by": objective})
+        reply = _ask_with_progress(source, "prediction_errors", question)
     except QtuiError as error:
         if wanted.objective is not None or wanted.text is not None:
             raise
-        return replace(weigh_by_weights(inspection), because=str(error))
-    return weigh_by_predictions(inspection, reply.read(PredictionErrors))
+        return weigh(inspection, because=str(error))
+    return weigh(inspection, reply.read(PredictionErrors))
 
 
 def _ask_with_progress(source: ModelSource, method: str, params: Mapping[str, Any]) -> Reply:

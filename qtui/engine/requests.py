@@ -160,18 +160,6 @@ class OutputsRequest(SchemesRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersRequest(ModelRequest):
-    """The outputs of all linear layers whose weights are in `tensors`, while the model reads the
-    text of `file`, or without it a built-in one. With `full` every row of the weights is read, else
-    a sample."""
-
-    tensors: tuple[str, ...]
-    schemes: tuple[Scheme, ...]
-    file: str | None = None
-    full: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class PredictionsRequest(ModelRequest):
     """What each of `tensors` under each of `schemes` does to the predictions of the model, measured
     or estimated from gradients, on the text of `file` or a built-in one."""

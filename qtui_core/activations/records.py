@@ -46,13 +46,3 @@ class ModuleRecord:
 
     def side(self, name: Side) -> ActivationRecord:
         return self.input if name == "input" else self.output
-
-
-@dataclass(frozen=True, eq=False)
-class LayerInputs:
-    """The inputs of the layer of one weight: `rows`, float32 `[tokens, inputs]`, evenly spaced over
-    a text. The weight is [outputs, inputs], or [inputs, outputs] if `transposed` (GPT-2's
-    Conv1D)."""
-
-    rows: Float32
-    transposed: bool = False

@@ -168,15 +168,6 @@ class ErrorReport:
 
 
 @dataclass(frozen=True)
-class LayerErrors:
-    """The output error of the layer of one weight over `tokens` tokens: `relative_mse` under each
-    scheme, as `output_errors` defines it; 0 if the output is zero everywhere."""
-
-    tokens: int
-    relative_mse: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class PredictionErrors:
     """What quantizing one tensor, and nothing else, does to the predictions of the model.
 

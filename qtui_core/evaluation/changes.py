@@ -15,12 +15,16 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.files import without_waiting
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
-from qtui_core.inspection.inspect import is_quantizable, model_extent, model_scale_bytes
+from qtui_core.inspection.inspect import (
+    is_quantizable,
+    model_extent,
+    model_scale_bytes,
+    refuse_model_scale,
+)
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.quoting import listed, quoted
-from qtui_core.packed.views import Rows
 from qtui_core.quant import PerModel, quantize, quantized_bytes
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.segments.elements import Float32, RowSource
 from qtui_core.schemes.scheme import Scheme
 
 #: The largest file with an assignment: one of a hundred thousand tensors takes about 10 MB.
@@ -41,7 +45,7 @@ class StoredWeight:
     """
 
     info: TensorInfo
-    rows: Rows
+    rows: RowSource
 
     def values(self) -> Float32:
         """All values as stored, float32 in the tensor's shape."""
@@ -172,7 +176,7 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
         if source.quantization is not None:
             already = f" It is quantized already: qtui eval ORIGINAL --against {source.id}."
         raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.{already}")
-    shared = scheme if _is_shared(scheme) else None
+    shared = scheme if isinstance(scheme.granularity, PerModel) else None
     return QuantizedWeights(str(scheme), source, scheme_of, shared)
 
 
@@ -222,22 +226,14 @@ def assigned(
             f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
             f"another model."
         )
+    refuse_model_scale(scheme for scheme in schemes.values() if scheme is not None)
     for tensor, scheme in schemes.items():
         if scheme is not None and not is_quantizable(source.tensors[tensor]):
             raise UsageError(
                 f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
                 f"is applied to: only matrices of plain numbers are quantized."
             )
-        if scheme is not None and _is_shared(scheme):
-            raise UsageError(
-                f"{scheme} shares one scale among all tensors, so it cannot be given to some of "
-                f"them: write {scheme.format}:tensor in the assignment."
-            )
     return QuantizedWeights(name, source, lambda info: schemes.get(info.name))
-
-
-def _is_shared(scheme: Scheme) -> bool:
-    return isinstance(scheme.granularity, PerModel)
 
 
 class HeldRows:

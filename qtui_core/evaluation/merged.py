@@ -14,8 +14,6 @@ from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.evaluation.summary import compare_candidates
 from qtui_core.inspection.adapters.merging import (
     Merge,
-    MergedRows,
-    WholeRows,
     is_quantized,
     merge_adapter,
     round_stored,
@@ -29,13 +27,14 @@ from qtui_core.inspection.adapters.report import (
     TRAINED,
     DivergenceRow,
     MergedDivergence,
-    MergeWay,
+    UpdateSurvival,
 )
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.opening_adapter import open_adapter
 from qtui_core.models.quoting import listed
 from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.segments.injection import ArrayRows
 from qtui_core.quantities import plural
 from qtui_core.schemes.scheme import Scheme
 
@@ -67,17 +66,15 @@ class AdaptedWeights(WeightChange):
         return self._merge.weights.keys()
 
     def values(self, weight: StoredWeight) -> Float32:
-        found = weight.values()
+        found, dtype, shape = weight.values(), weight.info.dtype, weight.rows.shape
         if self._before is not None:
-            found = round_stored(self._before.values(weight), weight.info.dtype)
+            found = round_stored(self._before.values(weight), dtype)
         merged = self._merge.weights.get(weight.info.name) if self._adds else None
         if merged is not None:
-            rows = WholeRows(found.reshape(weight.rows.shape))
-            found = MergedRows(merged, rows, rounded=self._rounded).rows(0, rows.shape[0])
+            found = merged.merging([(0, shape[0])])(found.reshape(shape), self._rounded)
         if self._after is not None:
-            rows = WholeRows(found.reshape(weight.rows.shape))
-            found = self._after.values(StoredWeight(weight.info, rows))
-            found = round_stored(found, weight.info.dtype)
+            rows = ArrayRows(found.reshape(shape))
+            found = round_stored(self._after.values(StoredWeight(weight.info, rows)), dtype)
         return found.reshape(weight.info.shape)
 
     def nbytes(self) -> int:
@@ -97,41 +94,36 @@ def adapted(
     Raises what reading and merging the adapter raise.
     """
     assert settings.adapter is not None
-    found = open_adapter(settings.adapter)
-    stack.enter_context(found.weights)
-    merge = merge_adapter(source, read_adapter(found))
+    opened = open_adapter(settings.adapter)
+    stack.enter_context(opened.weights)
+    merge = merge_adapter(source, read_adapter(opened))
     on = settings.trained_on
 
-    def rounds(scheme: Scheme) -> QuantizedWeights:
+    def rounds(scheme: Scheme | None) -> QuantizedWeights | None:
         def scheme_of(info: TensorInfo) -> Scheme | None:
             return scheme if is_quantizable(info) and is_quantized(info) else None
 
-        return QuantizedWeights(str(scheme), source, scheme_of)
-
-    def base() -> QuantizedWeights | None:
-        return None if on is None else rounds(on)
+        return None if scheme is None else QuantizedWeights(str(scheme), source, scheme_of)
 
     ways = [
-        AdaptedWeights(TRAINED, merge, before=base()),
-        AdaptedWeights(BASE, merge, before=base(), adds=False),
+        AdaptedWeights(TRAINED, merge, before=rounds(on)),
+        AdaptedWeights(BASE, merge, before=rounds(on), adds=False),
     ]
+    for onto in (None,) if on is None else (None, on):
+        for scheme in settings.schemes:
+            way = UpdateSurvival(str(scheme), "" if onto is None else str(onto))
+            before, after = rounds(onto), rounds(scheme)
+            name, rounded = f"{MERGED} {way.name}", onto is None
+            ways.append(AdaptedWeights(name, merge, before=before, after=after, rounded=rounded))
     for scheme in settings.schemes:
-        name = f"{MERGED} {MergeWay(str(scheme)).name}"
-        ways.append(AdaptedWeights(name, merge, after=rounds(scheme), rounded=True))
-    for scheme in settings.schemes if on is not None else ():
-        name = f"{MERGED} {MergeWay(str(scheme), str(on)).name}"
-        ways.append(AdaptedWeights(name, merge, before=base(), after=rounds(scheme)))
-    ways += [
-        AdaptedWeights(f"{APART} {scheme}", merge, before=rounds(scheme))
-        for scheme in settings.schemes
-    ]
+        ways.append(AdaptedWeights(f"{APART} {scheme}", merge, before=rounds(scheme)))
     return ways
 
 
-def refuse_parts(ways: list[AdaptedWeights], whole: Collection[str]) -> None:
-    """Raises ModelError if the model that runs lacks a weight that the adapter changes: its own
-    weights are `whole`."""
-    lost = [name for name in ways[0].changed if name not in whole]
+def refuse_parts(changes: Sequence[AdaptedWeights], whole: Collection[str]) -> None:
+    """Raises ModelError if the adapter changes a weight that is not a tensor of its own in the
+    running model. `whole` are the names of those that are."""
+    lost = [name for name in changes[0].changed if name not in whole]
     if lost:
         raise ModelError(
             f"The model that runs does not have {listed(lost)} as tensors of their own, so the "
@@ -147,7 +139,7 @@ def merged_divergence(
     windows, rows, compared = compare_candidates(begun, parts)
     if len(rows) < len(begun.candidates):
         return None
-    base, found = None, []
+    base, divergences = None, []
     for row in rows:
         kind, _, name = row.name.partition(" ")
         if kind == BASE:
@@ -155,7 +147,7 @@ def merged_divergence(
         elif kind != TRAINED:
             beside = f"{APART} {name.partition(ONTO)[0]}"
             over = compared.get((row.name, beside)) if kind == MERGED else None
-            found.append(
+            divergences.append(
                 DivergenceRow(
                     name,
                     kind,
@@ -176,4 +168,4 @@ def merged_divergence(
         f"{text.window:,}; embeddings and heads are not quantized. ± is the standard error, over "
         f"windows."
     )
-    return MergedDivergence(base, tuple(found), words)
+    return MergedDivergence(base, tuple(divergences), words)

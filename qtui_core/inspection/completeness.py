@@ -1,14 +1,15 @@
 """Whether a checkpoint has the tensors that its config.json implies, by its headers alone.
 
 The implied tensors are the parameters of the transformers class, from the shapes that memory
-estimates use. Checkpoints name some of them differently, and transformers renames them on loading
-(conversion_mapping.py of transformers 5): a base model without its wrapper, experts as separate
-tensors, LayerNorm.gamma. No numpy here.
+estimates use. Checkpoints name some of them differently, and transformers renames them on loading:
+a base model without its wrapper, experts as separate tensors, LayerNorm.gamma. So a tensor counts
+as stored too if its layer has one of the same shape that nothing else implies. No numpy here.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from qtui_core.memory.shape.model_shape import ModelShape, named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import named, printable, quoted
+from qtui_core.quantities import plural
 
 Sizes = tuple[int, ...]
 
@@ -27,27 +29,13 @@ _WRAPPERS: Final = re.compile(
     r"^(model\.language_model\.|language_model\.model\.|language_model\.|module\.|_orig_mod\.|"
     r"transformer\.|gpt_neox\.|bert\.|roberta\.|model\.)+"
 )
-#: Older names: (in checkpoints, in today's class).
-_RENAMED: Final = (
-    (re.compile(r"\.gamma$"), ".weight"),
-    (re.compile(r"\.beta$"), ".bias"),
-    (re.compile(r"^embed_out\."), "lm_head."),
-    (re.compile(r"_moe\.router\.layer\.weight$"), "_moe.router.weight"),
-    (re.compile(r"_moe\.input_linear\.weight$"), "_moe.experts.gate_up_proj"),
-    (re.compile(r"_moe\.output_linear\.weight$"), "_moe.experts.down_proj"),
-)
-#: The matrices of an expert: gate, up and down.
-_QWEN: Final = ("gate_proj", "up_proj", "down_proj")
-_MIXTRAL: Final = ("w1", "w3", "w2")
-#: Tensors that today's classes compute, hold as buffers or leave out on purpose.
-_LEFT_OUT: Final = re.compile(
-    r"(rotary_emb\.inv_freq|att(n|ention)\.(masked_)?bias|position_ids|e_score_correction_bias"
-    r"|layer_scalar)$"
-)
+_LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.\d{1,9}\.")
+#: The matrix of one expert: the prefix of all experts, its number, the name of its part.
+_EXPERT: Final = re.compile(r"(.*\.experts)\.(\d{1,9})\.(.+)")
 
 
 def check_completeness(source: ModelSource) -> Completeness:
-    """Which of the parameters that config.json implies are stored, and what is stored besides."""
+    """Which of the parameters that config.json implies are stored, in their shapes."""
     why = _unchecked(source)
     if why or source.config is None:
         return Completeness(unchecked=why)
@@ -59,36 +47,37 @@ def check_completeness(source: ModelSource) -> Completeness:
     except UsageError as error:
         return Completeness(unchecked=str(error))
     stored = _stored(source)
-    classes = told if isinstance(told := source.config.get("architectures"), list) else []
+    given = source.config.get("architectures")
+    classes = given if isinstance(given, list) else []
     other = bool(classes) and shape.architecture not in classes
     whole = isinstance(source.config.get("text_config"), Mapping)
-    implied = _spelled(_implied(shape, headless=other and not whole), stored)
-    missing = tuple(
-        name
-        for name in implied
-        if _core(name) not in stored and not _tied_elsewhere(name, shape, stored)
-    )
-    turns = shape.family == "qwen3_vl_moe_text"  # its experts are transposed as they are loaded
-    misshapen = tuple(
-        Misshapen(name, there, sizes)
-        for name, sizes in implied.items()
-        if (there := stored.get(_core(name), (name, None))[1])
-        not in (None, sizes, (*sizes[:1], *sizes[:0:-1]) if turns else sizes)
-    )
-    unexpected: tuple[str, ...] = ()
-    if not other and not whole:
-        cores = {_core(name) for name in implied} | _twins(shape)
-        unexpected = tuple(
-            name
-            for core, (name, _) in stored.items()
-            if core not in cores and not _is_left_out(core, name, shape, source)
-        )
+    implied = dict(named_parameters(shape))
+    if other and not whole:  # a class with another head
+        heads = {module.name for module in shape.head_modules}
+        heads |= {shape.head.name} if shape.head is not None else set()
+        implied = {n: s for n, s in implied.items() if not n.startswith(tuple(heads))}
+    implied = _with_experts(implied, stored)
+    cores = {_core(name) for name in implied}
+    left = Counter(_place(name, s) for core, (name, s) in stored.items() if core not in cores)
+    missing = []
+    for name, sizes in implied.items():
+        if _core(name) in stored:
+            continue
+        place = _place(name, sizes)
+        left[place] -= 1
+        if left[place] < 0:
+            missing.append(name)
     return Completeness(
         architecture=shape.architecture,
         implied=len(implied),
-        missing=missing,
-        misshapen=misshapen,
-        unexpected=unexpected,
+        missing=tuple(missing),
+        misshapen=tuple(
+            Misshapen(name, there, sizes)
+            for name, sizes in implied.items()
+            if (there := stored.get(_core(name), ("", None))[1]) is not None
+            # Some classes turn stacks of experts as they are loaded.
+            and there not in (sizes, (*sizes[:1], *sizes[:0:-1]) if len(sizes) == 3 else sizes)
+        ),
         partly_of=named(classes[0]) if (other or whole) and classes else "",
     )
 
@@ -114,129 +103,69 @@ def _unchecked(source: ModelSource) -> str:
 
 
 def _stored(source: ModelSource) -> dict[str, tuple[str, Sizes | None]]:
-    """For the canonical name of each parameter: the name of its tensor in this checkpoint, and its
-    shape; None for codes, whose shape is that of the packing."""
-    found: dict[str, tuple[str, Sizes | None]] = {}
+    """For the name of each parameter without wrappers: the name of its tensor in this checkpoint,
+    and its shape; None for codes, whose shape is that of the packing."""
+    stored: dict[str, tuple[str, Sizes | None]] = {}
     for info in source.tensors.values():
         if info.role is Role.VALUES:
-            found[_core(info.name)] = info.name, info.shape
+            stored[_core(info.name)] = info.name, info.shape
         elif info.role is Role.CODES:
-            found[_core(name_of_weight(info.name))] = info.name, None
-    return found
+            stored[_core(name_of_weight(info.name))] = info.name, None
+    return stored
 
 
 def _core(name: str) -> str:
-    """The canonical name: without wrappers, in today's spelling."""
-    for old, new in _RENAMED:
-        name = old.sub(new, name)
     return _WRAPPERS.sub("", name)
 
 
-def _implied(shape: ModelShape, *, headless: bool) -> dict[str, Sizes]:
-    """Name and shape of every parameter; with `headless` only up to the last layer's norm, for a
-    class with another head."""
-    found = dict(named_parameters(shape))
-    if headless:
-        head = {module.name for module in shape.head_modules}
-        head |= {shape.head.name} if shape.head is not None else set()
-        found = {n: s for n, s in found.items() if not any(n.startswith(part) for part in head)}
-    return found
+def _place(name: str, sizes: Sizes | None) -> tuple[str, bool, Sizes | None]:
+    """The layer, whether it is a bias, and the shape: what stays of a tensor under another name."""
+    layer = _LAYER.search(name)
+    return layer[0].strip(".") if layer else "", name.endswith(("bias", "beta")), sizes
 
 
-def _spelled(
+def _with_experts(
     implied: Mapping[str, Sizes], stored: Mapping[str, tuple[str, Sizes | None]]
 ) -> dict[str, Sizes]:
-    """The implied parameters with the names of this checkpoint, if it stores experts as separate
-    tensors."""
-    separate = {name: _one_by_one(name, sizes, *_QWEN) for name, sizes in implied.items()}
-    mixtral = {
-        name: {new.replace(".mlp.", ".block_sparse_moe."): s for new, s in parts.items()}
-        for name, parts in (
-            (name, _one_by_one(name, sizes, *_MIXTRAL)) for name, sizes in implied.items()
-        )
-    }
-    plain = {name: {name: sizes} for name, sizes in implied.items()}
-    way = max((plain, separate, mixtral), key=lambda way: _found(way, stored))
-    return {new: sizes for parts in way.values() for new, sizes in parts.items()}
-
-
-def _found(
-    way: Mapping[str, Mapping[str, Sizes]], stored: Mapping[str, tuple[str, Sizes | None]]
-) -> int:
-    """How many of these names the checkpoint has."""
-    return sum(_core(new) in stored for parts in way.values() for new in parts)
-
-
-def _one_by_one(name: str, sizes: Sizes, gate: str, up: str, down: str) -> dict[str, Sizes]:
-    """Stacked experts `[experts, outputs, inputs]`, with gate above up, as separate matrices."""
-    prefix, _, last = name.rpartition(".")
-    if not prefix.endswith("experts") or len(sizes) != 3:
-        return {name: sizes}
-    count, rows, columns = sizes
-    each = [(gate, rows // 2), (up, rows // 2)] if last == "gate_up_proj" else [(down, rows)]
-    return {
-        f"{prefix}.{index}.{part}.weight": (height, columns)
-        for index in range(count)
-        for part, height in each
-    }
-
-
-def _twins(shape: ModelShape) -> set[str]:
-    """Names of tensors that a tied model may store but need not: its head, and the token embedding
-    under the names of the parts that share it."""
-    if not shape.tied or shape.head is None:
-        return set()
-    return {_core(f"{shape.head.name}.{part}") for part in ("weight", "bias")}
-
-
-def _tied_elsewhere(
-    name: str, shape: ModelShape, stored: Mapping[str, tuple[str, Sizes | None]]
-) -> bool:
-    """Whether this is the token embedding, stored under the name of a tensor that is tied to it."""
-    first = f"{shape.embeddings[0].name}.weight"
-    return name == first and any(twin in stored for twin in _twins(shape))
-
-
-def _is_left_out(core: str, name: str, shape: ModelShape, source: ModelSource) -> bool:
-    if _LEFT_OUT.search(name):
-        return True
-    # GPTQ writes biases of zeros for layers that have none.
-    packed = source.quantization is not None and source.quantization.method == "gptq"
-    if packed and core.endswith(".bias"):
-        return True
-    # Layers that predict further tokens come after the last layer.
-    further = source.config.get("num_nextn_predict_layers") if source.config else None
-    layer = re.match(r"layers\.(\d{1,9})\.", core)
-    return bool(further and layer and int(layer[1]) >= len(shape.layers))
+    """The implied parameters; of experts that are stored as separate matrices, each of these in
+    place of the stacks `[experts, outputs, inputs]`, in which the gate is above the up matrix. The
+    parts have the names that any of the experts of the layer has."""
+    parts: dict[str, dict[str, tuple[str, Sizes | None]]] = {}
+    for core, (name, sizes) in stored.items():
+        if match := _EXPERT.fullmatch(core):
+            prefix = name[: name.index(".experts.")] + ".experts"
+            parts.setdefault(_place(core, None)[0], {}).setdefault(match[3], (prefix, sizes))
+    found: dict[str, Sizes] = {}
+    for name, sizes in implied.items():
+        prefix, _, last = name.rpartition(".")
+        layer = _place(name, None)[0]
+        if not prefix.endswith("experts") or len(sizes) != 3 or layer not in parts:
+            found[name] = sizes
+            continue
+        count, rows, columns = sizes
+        fits = (rows // 2, columns) if last == "gate_up_proj" else (rows, columns)
+        for part, (own, there) in parts[layer].items():
+            if there is None or there == fits:
+                found |= {f"{own}.{index}.{part}": fits for index in range(count)}
+    return found
 
 
 def faults(found: Completeness, model: str) -> str:
     """What is wrong and what loading the checkpoint would do, as the beginning of a sentence; "" if
     nothing is wrong or nothing was checked."""
-    said, then = [], []
+    wrong, then = [], []
     if found.missing:
-        which = f"'{printable(found.missing[0])}'"
-        more = f", first {which}" if len(found.missing) > 1 else f", {which}"
-        said.append(f"lacks {_tensors(len(found.missing))} that its config.json implies{more}")
+        first = f", {'first ' * (len(found.missing) > 1)}'{printable(found.missing[0])}'"
+        count = plural(len(found.missing), "tensor")
+        wrong.append(f"lacks {count} that its config.json implies{first}")
         then.append("fills what is missing with random numbers")
     if found.misshapen:
-        first = found.misshapen[0]
-        said.append(
-            f"has {_tensors(len(found.misshapen))} of another shape, '{printable(first.name)}' "
-            f"{list(first.shape)} for {list(first.implied)}"
+        bad = found.misshapen[0]
+        wrong.append(
+            f"has {plural(len(found.misshapen), 'tensor')} of another shape, "
+            f"'{printable(bad.name)}' {list(bad.shape)} for {list(bad.implied)}"
         )
         then.append("refuses another shape")
-    if found.unexpected:
-        which = f"'{printable(found.unexpected[0])}'"
-        more = f", first {which}" if len(found.unexpected) > 1 else f", {which}"
-        said.append(
-            f"has {_tensors(len(found.unexpected))} that its config.json does not imply{more}"
-        )
-        then.append("leaves out what is not implied")
-    if not said:
+    if not wrong:
         return ""
-    return f"{model} {' and '.join(said)} (transformers {' and '.join(then)})"
-
-
-def _tensors(count: int) -> str:
-    return "1 tensor" if count == 1 else f"{count:,} tensors"
+    return f"{model} {' and '.join(wrong)} (transformers {' and '.join(then)})"

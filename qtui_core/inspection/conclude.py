@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
+from qtui_core.inspection.sentences import in_a_sample, not_finite, recommended
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
 from qtui_core.quant.verdicts.causes import Case
@@ -20,12 +20,8 @@ LEAST_SHARE = 0.01
 COARSE_DB = 20.0
 #: From this share of the sum of squares on, outliers determine the SQNR of a tensor.
 CARRIED_SHARE = 0.2
-#: Schemes above this do not count as small: 4 bits with scales do.
-SMALL_BITS = 5.0
-#: Schemes this close count as equally good; the smaller one is then better.
-SAME_DB = 0.1
-#: What the error of weights does not tell.
-_NOT_MEASURED = "which of them matters most to the loss of the model is not measured"
+#: Schemes whose errors differ by less than this factor (0.1 dB) count as equally good.
+ALIKE = 10**0.01
 
 
 def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
@@ -34,37 +30,32 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     Broken weights come first, then the choice among the schemes of 5 bits or fewer, then the tensor
     that most needs attention.
     """
-    where = _where(tensors)
-    broken = [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]
-    if broken:
+    where = in_a_sample(
+        sum(t.sampled_parameters for t in tensors),
+        sum(t.info.elements for t in tensors if t.sampled_parameters),
+    )
+    lost = _overflowed(tensors, totals)
+    also = lost and f"; {lost}"
+    if broken := [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]:
         count = sum(t.statistics.nan + t.statistics.inf for t in broken if t.statistics)
-        values, they = (
-            ("value that is", "it comes") if count == 1 else ("values that are", "they come")
-        )
         rest = "every figure here is over the finite rest"
         if not any(t.statistics.finite for t in tensors if t.statistics):
             rest = "no value is finite, so nothing could be measured"
-        beyond = "NaN or infinite"
-        if any(t.info.dtype == "F64" for t in broken):
-            beyond = "NaN, infinite or beyond the range of float32"
-        return (
-            f"{where}{census.model} has {count:,} {values} {beyond}, first in "
-            f"{quoted(broken[0].info.name)}: find out where {they} from before quantizing; "
-            f"{rest}{_also(_overflowed(tensors, totals))}."
-        )
+        first = f"in {census.model}, first in {quoted(broken[0].info.name)}"
+        wide = any(t.info.dtype == "F64" for t in broken)
+        return f"{where}{not_finite(count, first, float64=wide)}; {rest}{also}."
     matrices = sum(1 for t in tensors if t.errors)
     if not matrices:
         return _nothing_to_quantize(census, len(tensors))
-    measured = [t for t in totals if t.relative_mse is not None]
-    if not measured and any(t.overflowed for t in totals):
-        return f"{where}Nothing is left of {census.model}: {_overflowed(tensors, totals)}."
-    if not measured:
+    index = recommended_scheme(totals, tensors)
+    if index is None and lost:
+        return f"{where}Nothing is left of {census.model}: {lost}."
+    if index is None:
         return (
             f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
             f"exactly."
         )
-    stored = sum(t.info.nbytes for t in tensors)
-    best = totals[recommended_scheme(totals, tensors) or 0]
+    best, stored = totals[index], sum(t.info.nbytes for t in tensors)
     shrink = stored / best.nbytes if best.nbytes else 1.0
     size = ""
     if shrink > 1.05:
@@ -72,23 +63,21 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     elif shrink < 0.95:
         size = f", which is {1 / shrink:.1f} times larger than stored"
     at = f"at {best.bits_per_parameter:.2f} bits per parameter{size}"
-    already = ""
     if census.quantization:
         left = "the one matrix" if matrices == 1 else f"the {matrices} matrices"
-        already = f"{census.model} is already quantized; of {left} left in floating point, "
-    also = _also(_overflowed(tensors, totals))
+        where += f"{census.model} is already quantized; of {left} left in floating point, "
+    exactly = best.sqnr_db is None
     if best.overflowed:
-        rest = "exactly" if best.sqnr_db is None else f"to {best.sqnr_db:z.1f} dB"
-        lost = _overflowed(tensors, totals)
-        return f"{where}{already}{lost}; {best.scheme} keeps the other values {rest} {at}."
-    keeps = "every value exactly" if best.sqnr_db is None else f"{best.sqnr_db:z.1f} dB"
-    said = f"{where}{already}{best.scheme} keeps {keeps} {at}"
+        rest = "exactly" if exactly else f"to {best.sqnr_db:z.1f} dB"
+        return f"{where}{lost}; {best.scheme} keeps the other values {rest} {at}."
+    said = f"{where}{best.scheme} keeps {_quality(best)} {at}"
     if best.nbytes >= stored:
-        none = "it saves nothing" if len(measured) == 1 else "none of these schemes saves anything"
+        one = sum(total.relative_mse is not None for total in totals) == 1
+        none = "it saves nothing" if one else "none of these schemes saves anything"
         return f"{said}; {none}, so leave the model as it is stored{also}."
-    if best.sqnr_db is None:
+    if exactly:
         return f"{said}{also}."
-    return f"{said}; {_advice(tensors, list(totals).index(best), best)}{also}."
+    return f"{said}; {_advice(tensors, index, best)}{also}."
 
 
 def recommended_scheme(
@@ -100,36 +89,28 @@ def recommended_scheme(
         return None
     # The decibels of a scheme that lost values to overflow count only the remaining values.
     whole = [t for t in measured if not t.overflowed] or measured
-    return list(totals).index(choose_total(whole, sum(t.info.nbytes for t in tensors)))
+    stored = sum(t.info.nbytes for t in tensors)
+    return list(totals).index(recommended(whole, lambda t: t.relative_mse or 0.0, stored, ALIKE))
 
 
-def _also(clause: str) -> str:
-    return f"; {clause}" if clause else ""
+def _quality(total: SchemeTotal) -> str:
+    return "every value exactly" if total.sqnr_db is None else f"{total.sqnr_db:z.1f} dB"
 
 
 def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
-    """Which values became infinite or NaN under which scheme, and what to do; "" if none did."""
-    found = [(i, t) for i, t in enumerate(totals) if t.overflowed]
-    if not found:
+    """The scheme that made most values infinite or NaN, and what to do; "" if none did."""
+    index = max(range(len(totals)), key=lambda i: totals[i].overflowed, default=0)
+    if not totals or not totals[index].overflowed:
         return ""
-    index, total = max(found, key=lambda pair: pair[1].overflowed)
+    total = totals[index]
     name = quoted(next(t.info.name for t in tensors if t.errors and t.errors[index].overflowed))
     values = f"1 value in {name}"
     if total.overflowed > 1:
         values = f"{total.overflowed:,} values (first in {name})"
-    others = [f"{t.scheme} {t.overflowed:,}" for _, t in found if t is not total]
-    also = f" ({', '.join(others)})" if others else ""
     return (
-        f"{total.scheme} turned {values} into infinity or NaN{also}: leave out nosat, or take a "
-        f"format that reaches further"
+        f"{total.scheme} turned {values} into infinity or NaN: leave out nosat, or take a format "
+        f"that reaches further"
     )
-
-
-def _where(tensors: Sequence[TensorReport]) -> str:
-    """The beginning of a sentence that is about a sample; "" for whole tensors."""
-    read = sum(t.sampled_parameters for t in tensors)
-    there = sum(t.info.elements for t in tensors if t.sampled_parameters)
-    return "" if read == there else f"In a sample of {percent(read / there)} of the elements: "
 
 
 def _nothing_to_quantize(census: Census, tensors: int) -> str:
@@ -144,74 +125,63 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
     count = "one" if tensors == 1 else f"{tensors:,}"
     every = tensors == sum(each.tensors for each in census.dtypes)
     which = f"its {count}" if every else f"the {count} chosen"
-    looked = f"{which} tensor is not" if tensors == 1 else f"none of {which} tensors is"
+    none = f"{which} tensor is not" if tensors == 1 else f"none of {which} tensors is"
     return (
-        f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix with "
+        f"Nothing in {census.model} could be quantized: {none} a floating-point matrix with "
         f"values that can be read."
     )
 
 
-def choose_total(totals: Sequence[SchemeTotal], stored: int) -> SchemeTotal:
-    """The scheme to recommend: the best small one, of equally good ones the smallest; one that
-    takes less than the `stored` bytes if there is one."""
-    saving = [t for t in totals if t.nbytes < stored] or totals
-    small = [t for t in saving if t.bits_per_parameter <= SMALL_BITS] or saving
-    highest = max(_quality(t) for t in small)
-    close = [t for t in small if _quality(t) >= highest - SAME_DB]
-    return min(close, key=lambda t: t.nbytes)
-
-
-def _quality(total: SchemeTotal) -> float:
-    """SQNR in decibels; infinite if there is no error."""
-    return math.inf if total.sqnr_db is None else total.sqnr_db
-
-
 def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> str:
     quantized = [t for t in tensors if t.errors]
-    gaps = {t.info.name: _below_gaussian(t, index) for t in quantized}
+    cases = {t.info.name: Case(t.errors[index], t.statistics, t.outliers) for t in quantized}
+    errors = {t.info.name: (t.errors[index].relative_mse or 0.0) * t.energy for t in quantized}
+    # By how many decibels each is worse than Gaussian values with a suitable scale.
+    gaps = {name: case.worse if case.relative_mse else 0.0 for name, case in cases.items()}
     worse = [t for t in quantized if gaps[t.info.name] >= NOTICEABLE_DB]
     parameters = sum(t.info.parameters for t in tensors)
     if best.saturated:
         clipped = max(quantized, key=lambda t: t.errors[index].saturated)
         return _to_watch(clipped, "", index)
+    name = ""
     if worse:
         # Errors beyond those of a Gaussian tensor, relative to each tensor and weighted by its
         # size.
-        beyond = {t.info.name: _beyond_gaussian(t, index) * t.info.parameters for t in worse}
+        beyond = {
+            t.info.name: max(0.0, case.relative_mse - case.ordinary) * t.info.parameters
+            for t in worse
+            for case in (cases[t.info.name],)
+        }
         most = max(worse, key=lambda t: beyond[t.info.name])
-        name = quoted(most.info.name)
-        size = most.info.parameters / parameters
-        total = sum(_squared_error(t, index) for t in quantized) or 1.0
-        if max(size, _squared_error(most, index) / total) >= LEAST_SHARE:
-            part = beyond[most.info.name] / (sum(beyond.values()) or 1.0)
+        name, size = most.info.name, most.info.parameters / parameters
+        if max(size, errors[name] / (sum(errors.values()) or 1.0)) >= LEAST_SHARE:
+            part = beyond[name] / (sum(beyond.values()) or 1.0)
             held = (
                 f", with {percent(size)} of the parameters and {percent(part)} of what all lose "
                 f"beyond a Gaussian's error"
             )
             return _to_watch(most, held, index)
-    carried = _carried_by_outliers(tensors)
-    if carried:
+    if carried := _carried_by_outliers(tensors):
         return carried
     if worse:
         share = percent(sum(t.info.parameters for t in worse) / parameters)
-        count = plural(len(worse), "tensor is", "tensors are")
         return (
-            f"{count} over {NOTICEABLE_DB:.0f} dB worse than a Gaussian would be, with {share} of "
-            f"the parameters in all ({name} loses most); {_NOT_MEASURED}"
+            f"{plural(len(worse), 'tensor is', 'tensors are')} over {NOTICEABLE_DB:.0f} dB worse "
+            f"than a Gaussian would be, with {share} of the parameters in all ({quoted(name)} "
+            f"loses most)"
         )
     if min(gaps.values()) <= -NOTICEABLE_DB:
         return (
             f"no tensor is more than {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape "
-            f"would be, and some are better; {_NOT_MEASURED}"
+            f"would be, and some are better"
         )
-    kept = any(not t.errors[index].relative_mse for t in quantized)
+    kept = " that it does not keep exactly" * (not all(errors.values()))
     usual = (
-        f"every tensor{' that it does not keep exactly' if kept else ''} is within "
-        f"{NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
+        f"every tensor{kept} is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
     )
     if (best.sqnr_db or 0.0) < COARSE_DB:
         return f"{usual}, so outliers are not the problem: it takes a finer scheme to do better"
-    return f"{usual}; {_NOT_MEASURED}"
+    return usual
 
 
 def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
@@ -227,22 +197,12 @@ def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
     return f"the tensor to watch is {quoted(tensor.info.name)}{held}: {why.removesuffix('.')}"
 
 
-def _squared_error(tensor: TensorReport, index: int) -> float:
-    return (tensor.errors[index].relative_mse or 0.0) * tensor.energy
-
-
-def _beyond_gaussian(tensor: TensorReport, index: int) -> float:
-    """By how much the relative error exceeds that of Gaussian values."""
-    case = Case(tensor.errors[index], tensor.statistics, tensor.outliers)
-    return max(0.0, case.relative_mse - case.ordinary)
-
-
 def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
     """A warning if a few values hold much of a tensor's energy: they raise its SQNR, and the other
     values may fare far worse."""
     parameters = sum(t.info.parameters for t in tensors)
     energy = sum(t.energy for t in tensors if t.errors) or 1.0
-    found = [
+    carried = [
         (t.outliers.energy_share * t.energy, t.outliers, t.info.name)
         for t in tensors
         if t.errors
@@ -250,26 +210,17 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
         and t.outliers.energy_share >= CARRIED_SHARE
         and max(t.info.parameters / parameters, t.energy / energy) >= LEAST_SHARE
     ]
-    if not found:
+    if not carried:
         return ""
-    _, outliers, name = max(found, key=lambda carried: carried[0])
-    held = f"{outliers.count:,} outlier{'s' if outliers.count > 1 else ''}"
-    if outliers.columns and outliers.count > 1:
+    _, outliers, name = max(carried, key=lambda each: each[0])
+    one = outliers.count == 1
+    held = plural(outliers.count, "outlier")
+    if outliers.columns and not one:
         first = outliers.columns[0]
         share = "all" if first.count == outliers.count else f"{first.count:,} of them"
         held += f" ({share} in column {first.column:,})"
-    hold, them = ("hold", "them") if outliers.count > 1 else ("holds", "it")
-    energy_share = percent(outliers.energy_share)
     return (
-        f"but {held} of {quoted(name)} {hold} {energy_share} of its energy, which flatters the "
-        f"decibels: keep {them} in 16 bits and look at what the others lose"
+        f"but {held} of {quoted(name)} {'holds' if one else 'hold'} "
+        f"{percent(outliers.energy_share)} of its energy, which flatters the decibels: keep "
+        f"{'it' if one else 'them'} in 16 bits and look at what the others lose"
     )
-
-
-def _below_gaussian(tensor: TensorReport, index: int) -> float:
-    """By how many decibels a tensor is worse than Gaussian values with a suitable scale: of their
-    own if the model shares one, near 1 for a cast. Negative if it is better."""
-    error = tensor.errors[index]
-    if not error.relative_mse:
-        return 0.0
-    return Case(error, tensor.statistics, tensor.outliers).worse

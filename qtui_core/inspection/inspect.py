@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from qtui_core.errors import UsageError
 from qtui_core.inspection.census import select_tensors, take_census
 from qtui_core.inspection.completeness import check_completeness, faults
 from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, SchemeTotal, TensorReport
 from qtui_core.inspection.rows import Rows, read_ahead
 from qtui_core.inspection.sample import RowSample, limit_of
+from qtui_core.inspection.sentences import describe_sample
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role
 from qtui_core.quant import (
@@ -28,7 +30,7 @@ from qtui_core.quant import (
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import StatisticsScan
-from qtui_core.quantities import percent
+from qtui_core.quantities import plural
 
 #: Called with the progress of an inspection: elements done, elements in all, current tensor.
 Progress = Callable[[int, int, str], None]
@@ -99,7 +101,7 @@ def inspect_model(
     complete = check_completeness(source)
     totals = tuple(total_of(scheme, i, tensors) for i, scheme in enumerate(schemes))
     conclusion = conclude(census, tensors, totals)
-    if wrong := faults(replace(complete, unexpected=()), census.model):
+    if wrong := faults(complete, census.model):
         conclusion = f"{wrong}; {conclusion}"
     return Inspection(
         census=census,
@@ -186,23 +188,22 @@ def _in_tensor_rows(outliers: OutlierReport, info: TensorInfo, sample: RowSample
 
 def _describe_sample(tensors: Sequence[TensorReport]) -> str:
     read = sum(t.sampled_parameters for t in tensors)
-    there = sum(t.info.elements for t in tensors)
-    unread = [t for t in tensors if not t.info.readable]
-    note = ""
-    if unread:
+    said = describe_sample(read, sum(t.info.elements for t in tensors if t.info.readable))
+    if unread := [t for t in tensors if not t.info.readable]:
         names = ", ".join(sorted({t.info.dtype for t in unread}))
-        many = "1 tensor" if len(unread) == 1 else f"{len(unread)} tensors"
-        note = f" {many} of dtype {names}: listed, not read."
-        there -= sum(t.info.elements for t in unread)
-    cut = sum(1 for t in tensors if 0 < t.sampled_parameters < t.info.elements)
-    if not cut:
-        return f"Every element was read: {read:,} of {there:,}.{note}"
-    large = "1 tensor" if cut == 1 else f"{cut} tensors"
-    return (
-        f"A sample: {read:,} of {there:,} elements ({percent(read / there)} of all), whole rows "
-        f"spread evenly over {large} too large to read in full; statistics, outlier counts and the "
-        f"scales per tensor, column or model are those of the sample.{note}"
-    )
+        said += f" {plural(len(unread), 'tensor')} of dtype {names}: listed, not read."
+    return said
+
+
+def refuse_model_scale(schemes: Iterable[Scheme]) -> None:
+    """Raises UsageError for a scheme whose scale belongs to the whole model: tensors with different
+    schemes cannot share one."""
+    for scheme in schemes:
+        if isinstance(scheme.granularity, PerModel):
+            raise UsageError(
+                f"{scheme} shares one scale among all tensors, so it cannot be given to some of "
+                f"them: write {scheme.format}:tensor."
+            )
 
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:

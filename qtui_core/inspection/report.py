@@ -137,16 +137,13 @@ class Completeness:
             checked, and then `unchecked` says why.
         implied: how many tensors are implied, in the spelling of this checkpoint.
         missing: implied tensors that are not stored. A tied head may be absent.
-        unexpected: stored tensors that are not implied, without buffers that classes compute
-            themselves. Empty too if `partly_of` names a class with more than the implied
-            parameters.
+        partly_of: the class in config.json if it has more than the implied parameters.
     """
 
     architecture: str | None = None
     implied: int = 0
     missing: tuple[str, ...] = ()
     misshapen: tuple[Misshapen, ...] = ()
-    unexpected: tuple[str, ...] = ()
     unchecked: str = ""
     partly_of: str = ""
 
@@ -158,7 +155,6 @@ class Completeness:
         "implied",
         "missing",
         "misshapen",
-        "unexpected",
     )
 
 

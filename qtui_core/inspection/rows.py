@@ -8,14 +8,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from qtui_core.inspection.sample import RowSample, sample_rows
+from qtui_core.inspection.sample import RowSample, sample_rows, strips_of
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
-from qtui_core.models.files.arrays import RowReader
+from qtui_core.models.files.arrays import Float32, RowReader
+from qtui_core.quant.segments.elements import RowSource
 
 Rows = np.ndarray | RowReader
+#: Consecutive rows: the first, and the last + 1.
+Strip = tuple[int, int]
 
 #: Concurrent requests to a hub: they wait on the network, not on this machine.
 REMOTE_READS = 8
+
+
+def read_strips(rows: RowSource, strips: Sequence[Strip]) -> Float32:
+    """The rows of all strips one after the other, float32 `[rows, columns]`."""
+    parts = [rows.rows(*strip) for strip in strips]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple[Rows, RowSample]:
@@ -24,18 +33,9 @@ def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple
     Without a limit it is a reader, which holds nothing in memory; with one, the sampled rows,
     float32 `[rows, columns]`.
     """
-    sample = sample_rows(rows_of(info), row_elements(info), limit, strips=strips_of(source.origin))
+    sample = sample_rows(rows_of(info), row_elements(info), limit, strips_of(source.origin))
     reader = RowReader(source, info.name)
-    if limit is None:
-        return reader, sample
-    parts = [reader.rows(start, stop) for start, stop in sample.strips]
-    return (parts[0] if len(parts) == 1 else np.concatenate(parts)), sample
-
-
-def strips_of(origin: str) -> int:
-    """The number of strips of a sample. Each strip costs a request if rows come from a hub, and
-    nothing if they are local."""
-    return 4 if origin == "hub" else 16
+    return reader if limit is None else read_strips(reader, sample.strips), sample
 
 
 def read_ahead(

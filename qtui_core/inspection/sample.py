@@ -63,6 +63,12 @@ class RowSample:
         return stop - (ends[index] - position)
 
 
+def strips_of(origin: str) -> int:
+    """The number of strips of a sample. Each strip costs a request if rows come from a hub, and
+    nothing if they are local."""
+    return 4 if origin == "hub" else 16
+
+
 def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) -> RowSample:
     """About `limit` elements at most (at least one row) in `strips` strips, or every row if `limit`
     is None."""

@@ -17,7 +17,8 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
+from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Transposed
+from qtui_core.quant.segments.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
 _PAIRED_ROWS = frozenset(
@@ -87,7 +88,9 @@ def _candidates(name: str) -> list[tuple[str, int | None]]:
     return [(merged, expert), (mixtral, expert)]
 
 
-def restore(rows: Rows, name: str, place: GgufPlace, source: ModelSource, height: int) -> Rows:
+def restore(
+    rows: RowSource, name: str, place: GgufPlace, source: ModelSource, height: int
+) -> RowSource:
     """The rows of a GGUF tensor, turned back to those of the Hugging Face weight `name`, which has
     `height` rows."""
     architecture = _architecture(source)

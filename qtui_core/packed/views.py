@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from qtui_core.packed.stored_tensors import Float32
-
-
-class Rows(Protocol):
-    """Anything that gives rows: float32 `[stop - start, shape[1]]`."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    def rows(self, start: int, stop: int) -> Float32: ...
+from qtui_core.quant.segments.elements import RowSource
 
 
 class HalvesOfHeads:
@@ -27,7 +17,7 @@ class HalvesOfHeads:
     second half at 2j + 1.
     """
 
-    def __init__(self, stored: Rows, heads: int) -> None:
+    def __init__(self, stored: RowSource, heads: int) -> None:
         self.shape = stored.shape
         self._stored = stored
         self._size = stored.shape[0] // heads
@@ -47,7 +37,7 @@ class LessOne:
     """Norm weights less one: Gemma and Nemotron store w and multiply by w + 1, and llama.cpp
     stores w + 1."""
 
-    def __init__(self, stored: Rows) -> None:
+    def __init__(self, stored: RowSource) -> None:
         self.shape = stored.shape
         self._stored = stored
 
@@ -58,7 +48,7 @@ class LessOne:
 class OneOfMany:
     """The matrix of expert `index` in a stored tensor `[experts, out, in]`."""
 
-    def __init__(self, stored: Rows, index: int, rows: int) -> None:
+    def __init__(self, stored: RowSource, index: int, rows: int) -> None:
         self.shape = (rows, stored.shape[1])
         self._stored = stored
         self._first = index * rows
@@ -70,7 +60,7 @@ class OneOfMany:
 class Transposed:
     """The transpose of a weight, which is decoded whole at the first read and kept."""
 
-    def __init__(self, stored: Rows) -> None:
+    def __init__(self, stored: RowSource) -> None:
         self.shape = (stored.shape[1], stored.shape[0])
         self._stored = stored
         self._whole: Float32 | None = None
@@ -85,7 +75,7 @@ class Reshaped:
     """The same elements in rows of another length, decoded whole at the first read and kept: for
     small tensors whose shapes differ only in dimensions of size one."""
 
-    def __init__(self, stored: Rows, shape: tuple[int, int]) -> None:
+    def __init__(self, stored: RowSource, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self._stored = stored
         self._whole: Float32 | None = None

@@ -39,7 +39,7 @@ LACKS = {
     "lab survive": (2, "An experiment takes torch", TORCH),
     "serve": (2, "The app in a browser takes textual-serve", "'qtui[web]'."),
     "calibrate": (2, "A calibration takes torch, ", TORCH),
-    f"inspect demo --sensitivity --calibration {TEXT}": (2, "--calibration takes torch", TORCH),
+    f"inspect demo --sensitivity --text {TEXT}": (2, "--text takes torch", TORCH),
     "inspect demo --sensitivity --objective kl": (2, "--objective kl takes torch", TORCH),
     "inspect org/name": (3, "'org/name' is not on this machine. ", "'qtui[hub]'."),
     "memory tests": (3, "Asking the hub takes huggingface_hub", "'qtui[hub]'."),

@@ -237,7 +237,6 @@ PLAN = {"plan": {"method": "lora", "batch": 1, "sequence": 64}}
 #: asked again; those in READING look at the weights in qtui's own mapping of them.
 RUNNING: dict[str, dict[str, Any]] = {
     "capture": {"tensors": [TENSOR]},
-    "layer_errors": {"tensors": [TENSOR], "schemes": ["int4"]},
     "prediction_errors": {"by": "kl", "tensors": [TENSOR], "schemes": ["int4"]},
     "evaluate": {"settings": {"schemes": ["int4"], "windows": 2, "window": 32}},
     "memory trace": PLAN,
@@ -331,7 +330,7 @@ async def test_a_question_that_finds_no_memory_says_so_and_the_engine_lives(
     engine: EngineClient, fault: Path, model: Path
 ) -> None:
     with collected() as case:
-        for name in (*READING, "capture", "layer_errors", "prediction_errors", "evaluate"):
+        for name in (*READING, "capture", "prediction_errors", "evaluate"):
             with case(name):
                 await engine.restart()
                 pid = engine.pid

@@ -28,14 +28,15 @@ from qtui.tui.config import load_config
 from qtui.tui.state import read_state
 from qtui.tui.wire.key_parser import KeyParser
 from qtui_core.codec import CodecError, from_plain
-from qtui_core.inspection.adapters.settings import read_settings
+from qtui_core.inspection.adapters.reading import read_adapter
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.models import open_model
+from qtui_core.models import ModelSource, open_model
 from qtui_core.models.files import gguf, layout, safetensors
 from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.opening_adapter import AdapterSource
 from qtui_core.schemes.scheme import Scheme
 
 TESTS = Path(__file__).parent.parent
@@ -182,7 +183,7 @@ def _operation_seeds() -> Sequence[bytes]:
     }  # fmt: skip
     # A module is captured before something is asked about it.
     of_model = {"capture": 0, "activation_ranges": 1, "output_error": 1}
-    of_model |= {"layer_errors": 2, "prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
+    of_model |= {"prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
     return [
         *as_json(*(
             {"id": 1, "method": name, "params": {**small, "tensor": tensor}}
@@ -234,6 +235,8 @@ def take_keys(raw: bytes) -> None:
     list(parser.tick())
 
 
+#: Its settings are read before its tensors, of which there are none.
+NO_WEIGHTS = ModelSource("x", "folder", "x")
 ADAPTER = {
     "peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_dora": False, "fan_in_fan_out": False,
     "rank_pattern": {"^q_proj": 4}, "alpha_pattern": {"v": 2.5}, "init_lora_weights": True,
@@ -300,7 +303,9 @@ TARGETS: dict[str, Target] = {
     ),
     "adapter": Target(
         lambda: as_json(ADAPTER),
-        lambda raw: read_settings(load_object(raw, "adapter_config.json", unique=False), "x"),
+        lambda raw: read_adapter(
+            AdapterSource(load_object(raw, "adapter_config.json", unique=False), NO_WEIGHTS)
+        ),
     ),
     **OWN_FILES,
 }  # fmt: skip

@@ -25,19 +25,34 @@ from qtui.cli.progress import progress_on_stderr
 from qtui.ending import end_at_lost_bytes
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import UsageError
-from qtui_core.inspection.sensitivity.report import OBJECTIVES
+from qtui_core.evaluation.sensitivity.settings import OBJECTIVES
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
+    from qtui_core.evaluation.sensitivity.settings import Objective
     from qtui_core.files import Target
     from qtui_core.inspection import Inspection
     from qtui_core.inspection.recipes.targets import RecipeTarget
-    from qtui_core.inspection.sensitivity.report import Objective
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.models import ModelSource
     from qtui_core.quant import Scheme
 
 _DEFAULT = ParameterSource.DEFAULT
+
+
+def _refuse_outputs(given: bool) -> None:
+    if given:
+        raise UsageError(
+            "Schemes are no longer chosen by the error of layers' outputs: --objective kl measures "
+            "what they do to the predictions of the model, and fisher estimates it in less time."
+        )
+
+
+def _objective(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    _refuse_outputs(value == "output")
+    return None if value is None else click.Choice(OBJECTIVES).convert(value, option, context)
+
+
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 
 
@@ -69,11 +84,12 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 )
 @click.option(
     "--objective",
-    type=click.Choice(OBJECTIVES),
+    metavar=f"[{'|'.join(OBJECTIVES)}]",
+    callback=_objective,
     help="For --sensitivity, what is made least: the KL divergence of the model with one tensor at "
-    "a time quantized, measured (kl) or estimated from gradients (fisher), the error of each "
-    "layer's output (output) or of the weights (weights). [default: kl or fisher, by what takes "
-    "minutes; weights where the model cannot run]",
+    "a time quantized, measured (kl) or estimated from gradients (fisher), or the error of the "
+    "weights (weights). [default: kl or fisher, by what takes minutes; weights where the model "
+    "cannot run]",
 )
 @click.option(
     "--text",
@@ -85,7 +101,9 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 @click.option(
     "--calibration",
     metavar="FILE",
-    help="The same as --objective output --text FILE.",
+    hidden=True,
+    expose_value=False,
+    callback=lambda context, option, file: _refuse_outputs(file is not None),
 )
 @click.option(
     "--judge/--no-judge",
@@ -140,7 +158,6 @@ def command(
     budget: str | None,
     objective: Objective | None,
     text: str | None,
-    calibration: str | None,
     judge: bool | None,
     exports: tuple[str, ...],
     against: str | None,
@@ -172,7 +189,6 @@ def command(
     for option, value in (
         ("--budget", budget),
         ("--objective", objective),
-        ("--calibration", calibration),
         ("--judge" if judge else "--no-judge", judge),
         ("--export", exports or None),
     ):
@@ -189,7 +205,7 @@ def command(
         _refuse_beside_against(ctx, headers, sensitivity)
     if adapter is not None:
         _refuse_beside_adapter(ctx)
-    target = report.target(model, against, adapter, calibration, text, gates.baseline)
+    target = report.target(model, against, adapter, text, gates.baseline)
     gated = gates.of(_kind_of_report(headers, sensitivity, against, adapter))
     end_at_lost_bytes()
     from qtui_core.models import open_model
@@ -222,12 +238,12 @@ def command(
     recipes: list[tuple[RecipeTarget, Target]] = []
     if sensitivity:
         from qtui.cli.sensitivity import export_targets, wanted_objective
-        from qtui_core.inspection.sensitivity.budget import parse_budget
-        from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
+        from qtui_core.evaluation.sensitivity.settings import parse_budget
+        from qtui_core.inspection.inspect import refuse_model_scale
 
-        refuse_shared_scales(parsed)
+        refuse_model_scale(parsed)
         limit = None if budget is None else parse_budget(budget)
-        chosen_by = wanted_objective(objective, text, calibration)
+        chosen_by = wanted_objective(objective, text)
         recipes = export_targets(exports, report, target, model, chosen_by.text, gates.baseline)
         if judge is None and gated is not None and gated.limits_any("judged"):
             judge = True
@@ -249,7 +265,7 @@ def command(
             from qtui.report.inspection.sensitivity import with_sensitivity
 
             tools = [tool for tool, _ in recipes]
-            found = assign(source, inspection, limit, chosen_by, tools, full=full)
+            found = assign(source, inspection, limit, chosen_by, tools)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
             held = hold_against(source, found, chosen_by.text, judge)
             written = report.output if chosen == "json" and target else None

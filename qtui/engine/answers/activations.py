@@ -3,10 +3,9 @@ layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from qtui_core.answers.tensors import LayerErrors, RangeError
+from qtui_core.answers.tensors import RangeError
 from qtui_core.dataclass import dataclass
 
 
@@ -175,12 +174,3 @@ class Outputs:
     sentence: str
 
     PRINTED = ("tokens", "schemes", "sqnr_db", "worst_outputs", "sentence")
-
-
-@dataclass(frozen=True)
-class LayerErrorTable:
-    """Errors of the outputs of linear layers, by the name of the weight; `text` is what the model
-    read, in words."""
-
-    layers: Mapping[str, LayerErrors]
-    text: str

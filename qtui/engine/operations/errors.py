@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui.engine.answers.activations import LayerErrorTable, StageProgress
+from qtui.engine.answers.activations import StageProgress
 from qtui.engine.answers.pictures import BinCounts
 from qtui.engine.answers.tensors import AllRanked, Element, Explanation, Ranked, TensorNumbers
 from qtui.engine.element import element_under_scheme
@@ -16,7 +16,6 @@ from qtui.engine.operations.session import Session, array, watched
 from qtui.engine.requests import (
     ElementRequest,
     HistogramRequest,
-    LayersRequest,
     PredictionsRequest,
     RankRequest,
     SchemeRequest,
@@ -28,7 +27,6 @@ from qtui.engine.tensors import OpenTensor
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
-from qtui_core.inspection.layer_errors import layer_errors as errors_of
 from qtui_core.inspection.sample import limit_of, sample_rows
 from qtui_core.loading.text import text_to_choose_by
 from qtui_core.models import row_elements, rows_of
@@ -117,27 +115,6 @@ def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
     return AllRanked(sampled)
 
 
-#: The share of the progress that the forward pass takes.
-_FORWARD = 0.5
-
-
-def layer_errors(session: Session, task: Task[LayersRequest]) -> LayerErrorTable:
-    """The relative error of the output of every linear layer whose weight is in `tensors`, under
-    each of `schemes`, on the inputs that the layer gets while the model reads the text."""
-    asked = task.asked
-    source = session.models.source(asked.model)
-    text = text_to_choose_by(asked.file, demo=source.origin == "demo")
-    task.progress(0.0, StageProgress("running the model"))
-    # Imported here, because torch takes seconds to import and few sessions need it.
-    from qtui_core.activations.layer_inputs import layer_inputs
-
-    inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))
-    task.progress(_FORWARD, StageProgress("weighing"))
-    watch = watched(task, _FORWARD, 1.0)
-    layers = errors_of(source, inputs, asked.schemes, full=asked.full, **watch)
-    return LayerErrorTable(layers, text.origin)
-
-
 def prediction_errors(session: Session, task: Task[PredictionsRequest]) -> PredictionErrors:
     """What quantizing each tensor alone does to the predictions of the model."""
     asked = task.asked
@@ -167,6 +144,5 @@ OPERATIONS: OperationTable = {
     "explain": (explain, "view", SchemesRequest),
     "element": (element, "quick", ElementRequest),
     "rank": (rank, "background", RankRequest),
-    "layer_errors": (layer_errors, "capture", LayersRequest),
     "prediction_errors": (prediction_errors, "capture", PredictionsRequest),
 }

@@ -81,8 +81,8 @@ def _ways(report: AdapterReport) -> Table:
         ),
         rows=tuple(
             (
-                way.way.scheme,
-                *((f"{way.way.onto} base" if way.way.onto else "stored base",) if onto else ()),
+                way.scheme,
+                *((f"{way.onto} base" if way.onto else "stored base",) if onto else ()),
                 f"{bits:.3f}",
                 _left(way),
                 _times(way.error),
@@ -140,7 +140,7 @@ def _layers(report: AdapterReport) -> Table:
         columns=(
             Column("layer", key=True),
             *figures("weights", "update"),
-            *(Column(way.way.name, numeric=True) for way in report.ways),
+            *(Column(way.name, numeric=True) for way in report.ways),
         ),
         rows=tuple(
             (
@@ -171,7 +171,7 @@ def _weight_section(
                 columns=(
                     Column("weight", key=True),
                     *figures("shape", "rank", "update"),
-                    *(Column(way.way.name, numeric=True) for way in report.ways),
+                    *(Column(way.name, numeric=True) for way in report.ways),
                 ),
                 rows=tuple(
                     (
@@ -191,8 +191,8 @@ def _weight_section(
 
 
 def _both(way: UpdateSurvival) -> str:
-    if way.sums.lost:
-        return f"{way.sums.lost:,} lost"
+    if way.lost:
+        return f"{way.lost:,} lost"
     return "–" if way.kept is None else f"{_left(way)}, {_times(way.error)}"
 
 
@@ -209,7 +209,7 @@ def _percent(share: float | None) -> str:
 
 
 def _tone(ways: Sequence[UpdateSurvival]) -> Tone:
-    if any(way.sums.lost for way in ways):
+    if any(way.lost for way in ways):
         return "bad"
     if any(way.kept is not None and way.kept < ERASED for way in ways):
         return "warn"

@@ -87,7 +87,6 @@ def _implied(found: Completeness) -> str:
     counts = (
         (found.missing, "missing"),
         (found.misshapen, "of another shape"),
-        (found.unexpected, "there that are not implied"),
     )
     wrong = [f"{len(names):,} {word}" for names, word in counts if names]
     return f"{what}: {', '.join(wrong) or 'all are there in their shapes'}"
@@ -105,7 +104,6 @@ def _against_config(found: Completeness | None, all_tensors: bool) -> list[Secti
         )
         for m in found.misshapen
     ]
-    pairs += [("not implied", name) for name in found.unexpected]
     if not all_tensors and len(pairs) > LISTED_OUTLIERS:
         more = f"{len(pairs) - LISTED_OUTLIERS:,} more: --format json lists all"
         pairs = [*pairs[:LISTED_OUTLIERS], ("and", more)]

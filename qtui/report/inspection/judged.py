@@ -8,7 +8,7 @@ from dataclasses import replace
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_value
 from qtui_core.codec import printed
-from qtui_core.evaluation.judgement import JudgedRow, Judgement
+from qtui_core.evaluation.sensitivity.judgement import JudgedRow, Judgement
 from qtui_core.quantities import format_bytes, plural
 
 _TITLE = "Held against the model"

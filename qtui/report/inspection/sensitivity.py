@@ -9,7 +9,7 @@ from qtui.report.document import Block, Column, Document, Facts, Picture, Sectio
 from qtui.report.faces.plot import PlotSeries, curve_svg
 from qtui.report.numbers import format_decibels, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
+from qtui_core.evaluation.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
 from qtui_core.quantities import format_bytes, plural
 
 #: The most tensors that a text report lists.
@@ -18,9 +18,6 @@ TEXT_TENSORS = 40
 TABLE_POINTS = 16
 _ERRORS = {
     "weights": "squared error of the weights over their energy, summed over all matrices",
-    "output": (
-        "squared error of each layer's output over the square of that output, the mean over layers"
-    ),
     "fisher": (
         "KL divergence of the model with one tensor quantized, estimated from gradients: half of "
         "the sum of g² Δw²; summed over tensors"
@@ -29,7 +26,6 @@ _ERRORS = {
 }
 _AXES = {
     "weights": "SQNR, dB",
-    "output": "SQNR of outputs, dB",
     "fisher": "estimated KL, nats a token",
     "kl": "KL of single tensors, summed, nats a token",
 }
@@ -56,7 +52,7 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         share = point.error / found.bound - 1 if found.bound else 0.0
         gap = f"at most {share:.2%} above the least possible (linear relaxation)"
     pairs = [
-        ("objective", f"{found.by}: {_ERRORS[found.by]}{_tokens(found)}"),
+        ("objective", f"{found.by}: {_ERRORS[found.by]}"),
         *((("read", found.read),) if found.read else ()),
         *((("by weights because", found.because),) if found.because else ()),
         ("budget", f"{found.budget:,} bytes ({format_bytes(found.budget)})"),
@@ -67,10 +63,6 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         ),
         ("its error is", gap),
     ]
-    if found.unweighed:
-        names = ", ".join(found.unweighed[:3])
-        more = f" and {len(found.unweighed) - 3} more" if len(found.unweighed) > 3 else ""
-        pairs.append(("by weights alone", f"{names}{more}: their layers had no finite input"))
     blocks: list[Block] = [Facts(tuple(pairs))]
     if found.uniform:
         blocks.append(_uniform(found))
@@ -78,14 +70,6 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
     blocks += _curve(found)
     blocks.append(_choices(found, all_tensors))
     return blocks
-
-
-def _tokens(found: Sensitivity) -> str:
-    if found.tokens is None:
-        return ""
-    least, most = found.tokens
-    count = plural(most, "token") if least == most else f"{least:,} to {most:,} tokens"
-    return f", on {count}"
 
 
 def _quality(found: Sensitivity) -> str:
@@ -99,11 +83,8 @@ def _quality(found: Sensitivity) -> str:
 
 
 def _quality_title(found: Sensitivity) -> str:
-    """The heading for the error of an assignment: decibels of the weights or of the layers'
-    outputs, or nats."""
-    if found.point.nats:
-        return "KL sum"
-    return "outputs dB" if found.by == "output" else "SQNR dB"
+    """The heading for the error of an assignment."""
+    return "KL sum" if found.point.nats else "SQNR dB"
 
 
 def _error(point: FrontierPoint) -> str:

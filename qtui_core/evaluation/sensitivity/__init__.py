@@ -1,2 +1,5 @@
-"""What each tensor's quantization does to the predictions of the model: measured (`kl`) or
-estimated from gradients (`fisher`). Needs torch."""
+"""Which scheme for which tensor: what quantizing each alone costs, the best assignment within a
+budget, and that assignment held against the model.
+
+`kl`, `fisher` and `subject` run the model and need torch; the rest needs numpy at most.
+"""

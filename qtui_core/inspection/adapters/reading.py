@@ -1,40 +1,94 @@
-"""The tensors of a LoRA, as peft stores them: which module each belongs to.
+"""A LoRA as peft stores it, read without trusting it: its settings, and which module of the base
+each of its tensors belongs to.
 
 peft writes, for the module M of the base, `base_model.model.M.lora_A.weight` [r, in] and
-`lora_B.weight` [out, r]; for an embedding `lora_embedding_A` [r, tokens] and `lora_embedding_B`
-[features, r]; with DoRA `lora_magnitude_vector` [out]; with lora_bias `lora_B.bias` [out]. Tensors
-under names of the base (modules_to_save, bias, resized embeddings) replace those of the base.
+`lora_B.weight` [out, r]; with DoRA `lora_magnitude_vector` [out]. Tensors under names of the base
+(modules_to_save, bias) replace those of the base. Everything else is left to peft.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.inspection.adapters.settings import (
-    LONGEST_NAME,
-    LoraSettings,
-    read_settings,
-)
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, read_float32
 from qtui_core.models.opening_adapter import AdapterSource
+from qtui_core.models.patterns import takes_forever
 from qtui_core.models.quoting import quoted
 
+#: peft's defaults (`LoraConfig`, peft 0.21).
+_RANK, _ALPHA = 8, 8
+#: Keys that make the update another one than B·A, or the base another one than is stored.
+_OTHER_KINDS: Final = (
+    "use_qalora", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
+    "alora_invocation_tokens", "layer_replication", "target_parameters",
+    "trainable_token_indices", "megatron_config", "lora_bias",
+)  # fmt: skip
+#: Initialisations that change the base too: the update is not to the base as stored.
+_CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+#: The most characters of a module's name.
+LONGEST_NAME = 300
 _PREFIX = "base_model.model."
+_A, _B, _MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 _PARTS = re.compile(
-    r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|"
-    r"lora_embedding_B|lora_magnitude_vector)(?:(?<=vector)\.weight)?"
+    rf"(?P<module>.+)\.(?P<part>{re.escape(_A)}|{re.escape(_B)}|{_MAGNITUDE})"
+    r"(?:(?<=vector)\.weight)?"
 )
 #: Names between a module and its own tensors where peft wraps it.
 _WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 #: What belongs to an adapter and is not read here.
 _UNKNOWN = re.compile(r"lora_|token_adapter|trainable_tokens")
 _FLOATS = ("F32", "F16", "BF16", "F64")
+
+#: (pattern, number) in the order of the file. A pattern matches the whole name of a module, or its
+#: end after a dot; the first that matches counts.
+Patterns = tuple[tuple[re.Pattern[str], float], ...]
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """How a LoRA is scaled.
+
+    Attributes:
+        rank, alpha: of modules that no pattern matches.
+        rslora: whether the scale is alpha / sqrt(r) and not alpha / r.
+        dora: whether the rows of the sum are scaled to trained magnitudes.
+        fan_in_fan_out: whether weights are stored as [in, out], as by GPT-2's Conv1D; asked only
+            for square weights.
+    """
+
+    rank: int
+    alpha: float
+    ranks: Patterns
+    alphas: Patterns
+    rslora: bool
+    dora: bool
+    fan_in_fan_out: bool
+
+    def rank_of(self, module: str) -> int:
+        return int(_matching(self.ranks, module, self.rank))
+
+    def scale_of(self, module: str) -> float:
+        """What B·A of a module is multiplied by: alpha / r, or alpha / sqrt(r) with rsLoRA
+        (`LoraLayer.update_layer`)."""
+        rank = self.rank_of(module)
+        alpha = _matching(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.rslora else rank)
+
+    @property
+    def words(self) -> str:
+        """`LoRA, rank 8, alpha 16`."""
+        kind = "DoRA" if self.dora else "LoRA"
+        many = " and others" if self.ranks or self.alphas else ""
+        form = ", rsLoRA's scale" if self.rslora else ""
+        return f"{kind}, rank {self.rank}, alpha {self.alpha:g}{many}{form}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,25 +97,16 @@ class LoraModule:
 
     Attributes:
         name: of the module in the base, `model.layers.0.self_attn.q_proj`.
-        a: float32 `[r, in]`; of an embedding `[r, tokens]`.
-        b: float32 `[out, r]`; of an embedding `[features, r]`.
+        a, b: float32 `[r, in]` and `[out, r]`.
         scale: what b @ a is multiplied by.
-        embedding: whether the module is an embedding, whose weight is `[tokens, features]`.
-        magnitude: of DoRA, float32 `[out]`, or `[features]`; None without.
-        bias: what is added to the module's bias times `scale`, float32 `[out]`; None without.
+        magnitude: of DoRA, float32 `[out]`; None without.
     """
 
     name: str
     a: Float32
     b: Float32
     scale: float
-    embedding: bool
     magnitude: Float32 | None
-    bias: Float32 | None
-
-    @property
-    def rank(self) -> int:
-        return int(self.a.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,106 +125,157 @@ class Adapter:
     replaced: Mapping[str, str]
 
 
-def read_adapter(found: AdapterSource) -> Adapter:
+def fault(adapter: ModelSource, words: str) -> ModelError:
+    """What is wrong with an adapter: "has no tensors"."""
+    return ModelError(f"The adapter {quoted(adapter.id)} {words}.")
+
+
+def left_to_peft(adapter: ModelSource, what: str) -> ModelError:
+    """That qtui does not merge something, and what does: "has lora_bias set"."""
+    words = "which qtui does not merge: merge it with peft and compare the result with --against"
+    return fault(adapter, f"{what}, {words}")
+
+
+def read_adapter(opened: AdapterSource) -> Adapter:
     """Reads an adapter: all of its values, but those that replace tensors of the base.
 
-    Raises ModelError if it is no LoRA that can be merged, or if its tensors contradict each other
-    or its configuration.
+    Raises ModelError if it is no LoRA whose merged weight is W + s·B·A (DoRA aside), or if its
+    tensors contradict each other or its configuration.
     """
-    source = found.weights
-    where = quoted(source.id)
-    settings = read_settings(found.config, where)
+    source = opened.weights
+    settings = _SettingsReader(source, opened.config).settings()
     parts: dict[str, dict[str, TensorInfo]] = {}
     replaced: dict[str, str] = {}
     for stored, info in source.tensors.items():
         name = stored.removeprefix(_PREFIX)
         if len(name) > LONGEST_NAME:
-            raise ModelError(
-                f"The adapter {where} has the tensor {quoted(stored)}, whose name is too long to "
-                f"be real."
-            )
+            long = f"has the tensor {quoted(stored)}, whose name is too long to be real"
+            raise fault(source, long)
         if match := _PARTS.fullmatch(name):
             parts.setdefault(match["module"], {})[match["part"]] = info
             continue
         plain = _WRAPPED.sub("", name)
         if _UNKNOWN.search(plain) or plain in replaced:
-            raise ModelError(
-                f"The adapter {where} has the tensor {quoted(stored)}, which qtui does not know "
-                f"how to merge: merge it with peft and compare the result with --against."
-            )
+            raise left_to_peft(source, f"has the tensor {quoted(stored)}")
         replaced[plain] = stored
     if not parts and not replaced:
-        raise ModelError(f"The adapter {where} has no tensors: there is nothing to merge.")
+        raise fault(source, "has no tensors: there is nothing to merge")
     modules = {name: _module(source, settings, name, each) for name, each in parts.items()}
     return Adapter(source, settings, modules, replaced)
+
+
+class _SettingsReader:
+    """Reads adapter_config.json. Raises ModelError for values of a wrong type."""
+
+    def __init__(self, adapter: ModelSource, config: Mapping[str, Any]) -> None:
+        self._adapter, self._config = adapter, config
+
+    def settings(self) -> LoraSettings:
+        config, adapter = self._config, self._adapter
+        kind = config.get("peft_type")
+        if kind != "LORA":
+            raise left_to_peft(adapter, f"is {quoted(kind)} (peft_type in adapter_config.json)")
+        for key in _OTHER_KINDS:
+            if config.get(key):
+                raise left_to_peft(adapter, f"has {key} set")
+        start = config.get("init_lora_weights", True)
+        if isinstance(start, str) and start.lower().startswith(_CHANGING_BASE):
+            raise fault(
+                adapter,
+                f"was initialised with {quoted(start)}, which changes the base too: save it with "
+                f"peft's path_initial_model_for_weight_conversion, which makes a LoRA for the base "
+                f"as stored",
+            )
+        return LoraSettings(
+            rank=int(self._number(config.get("r", _RANK), "r", whole=True)),
+            alpha=self._number(config.get("lora_alpha", _ALPHA), "lora_alpha"),
+            ranks=self._patterns("rank_pattern", whole=True),
+            alphas=self._patterns("alpha_pattern"),
+            rslora=self._flag("use_rslora"),
+            dora=self._flag("use_dora"),
+            fan_in_fan_out=self._flag("fan_in_fan_out"),
+        )
+
+    def _number(self, value: Any, key: str, *, whole: bool = False) -> float:
+        fits = type(value) is int or (type(value) is float and not whole)
+        if not fits or not 0 < value < 1e9:
+            what = "a whole number" if whole else "a number"
+            raise fault(self._adapter, f"has {key} = {quoted(value)}, where {what} above 0 belongs")
+        return float(value)
+
+    def _flag(self, key: str) -> bool:
+        value = self._config.get(key) or False
+        if not isinstance(value, bool):
+            raise fault(self._adapter, f"has {key} = {quoted(value)}, where true or false belongs")
+        return value
+
+    def _patterns(self, key: str, *, whole: bool = False) -> Patterns:
+        """The patterns of a key, compiled as peft's `get_pattern_key` matches them."""
+        given = self._config.get(key) or {}
+        if not isinstance(given, dict):
+            raise fault(self._adapter, f"has a {key} that is no object of names and numbers")
+        return tuple(
+            (self._pattern(text, key), self._number(value, f"{key}[{quoted(text)}]", whole=whole))
+            for text, value in given.items()
+        )
+
+    def _pattern(self, text: str, key: str) -> re.Pattern[str]:
+        if takes_forever(f".*{text}", LONGEST_NAME):
+            raise fault(
+                self._adapter,
+                f"has the pattern {quoted(text)} in {key}, which may take forever to match: write "
+                f"one with fewer repetitions, and none of a group",
+            )
+        try:
+            return re.compile(rf"(.*\.)?({text})$")
+        except (re.error, OverflowError, RecursionError) as error:
+            wrong = f"has {quoted(text)} in {key}, which is no regular expression"
+            raise fault(self._adapter, wrong) from error
+
+
+def _matching(patterns: Patterns, module: str, usual: float) -> float:
+    return next((value for pattern, value in patterns if pattern.match(module)), usual)
 
 
 def _module(
     source: ModelSource, settings: LoraSettings, name: str, parts: Mapping[str, TensorInfo]
 ) -> LoraModule:
-    embedding = "lora_embedding_A" in parts or "lora_embedding_B" in parts
-    first, second = (
-        ("lora_embedding_A", "lora_embedding_B")
-        if embedding
-        else ("lora_A.weight", "lora_B.weight")
-    )
+    def wrong(words: str) -> ModelError:
+        return fault(source, f"at {quoted(name)}: {words}")
 
-    def fault(words: str) -> ModelError:
-        return ModelError(f"The adapter {quoted(source.id)} at {quoted(name)}: {words}.")
-
-    for here, other in ((first, second), (second, first)):
-        if here not in parts:
-            present = other if other in parts else next(iter(parts))
-            raise fault(f"it has {present} and no {here}")
-    if embedding and len(parts.keys() & {"lora_A.weight", "lora_B.weight", "lora_B.bias"}):
-        raise fault("it has the parts of a linear layer and of an embedding")
-    a, b = (_values(source, parts[part]) for part in (first, second))
+    for missing in {_A, _B} - parts.keys():
+        raise wrong(f"it has {next(iter(parts))} and no {missing}")
+    a, b = _values(source, parts[_A]), _values(source, parts[_B])
     if a.ndim != 2 or b.ndim != 2:
-        raise fault(
-            f"{first} {list(a.shape)} and {second} {list(b.shape)} are not matrices, and qtui "
-            f"merges no convolutions"
-        )
+        raise left_to_peft(source, f"has tensors of a convolution at {quoted(name)}")
     rank = settings.rank_of(name)
     if a.shape[0] != rank or b.shape[1] != rank:
-        raise fault(
-            f"{first} is {list(a.shape)} and {second} {list(b.shape)}, where adapter_config.json "
-            f"gives the rank {rank}"
+        raise wrong(
+            f"{_A} is {list(a.shape)} and {_B} {list(b.shape)}, where adapter_config.json gives "
+            f"the rank {rank}"
         )
-    outputs = b.shape[0]
-    magnitude, bias = (
-        _vector(source, parts.get(part), outputs, fault)
-        for part in ("lora_magnitude_vector", "lora_B.bias")
-    )
+    magnitude = _values(source, parts[_MAGNITUDE]) if _MAGNITUDE in parts else None
     if settings.dora != (magnitude is not None):
-        has = "no lora_magnitude_vector" if settings.dora else "a lora_magnitude_vector"
-        raise fault(f"it has {has}, and use_dora is {str(settings.dora).lower()}")
-    return LoraModule(name, a, b, settings.scale_of(name), embedding, magnitude, bias)
-
-
-def _vector(
-    source: ModelSource, info: TensorInfo | None, size: int, fault: Callable[[str], ModelError]
-) -> Float32 | None:
-    if info is None:
-        return None
-    values = _values(source, info)
-    if values.size != size or max(values.shape, default=0) != size:
-        raise fault(f"{quoted(info.name)} is {list(values.shape)}, where {size:,} values belong")
-    return values.reshape(-1)
+        has = "no" if settings.dora else "a"
+        raise wrong(f"it has {has} {_MAGNITUDE}, and use_dora is {str(settings.dora).lower()}")
+    if magnitude is not None:
+        shape, size = magnitude.shape, b.shape[0]
+        magnitude = magnitude.reshape(-1)
+        if magnitude.size != size or max(shape, default=0) != size:
+            raise wrong(f"{_MAGNITUDE} is {list(shape)}, where {size:,} values belong")
+    return LoraModule(name, a, b, settings.scale_of(name), magnitude)
 
 
 def _values(source: ModelSource, info: TensorInfo) -> Float32:
     """A tensor of the adapter in its own shape. peft too loads adapters as float32."""
+    name = quoted(info.name)
     if info.dtype not in _FLOATS:
-        raise ModelError(
-            f"The adapter {quoted(source.id)} stores {quoted(info.name)} as {info.dtype}, where "
-            f"floating-point numbers of 16 bits or more belong."
-        )
+        wrong = f"stores {name} as {info.dtype}, where floating-point numbers of 16 bits belong"
+        raise fault(source, wrong)
     if not info.elements:
-        raise ModelError(f"The adapter {quoted(source.id)} has {quoted(info.name)} without values.")
+        raise fault(source, f"has {name} without values")
     values = read_float32(source, info.name).reshape(info.shape)
     if not np.isfinite(values).all():
-        raise ModelError(
-            f"The adapter {quoted(source.id)} has NaN or infinite values in {quoted(info.name)}: "
-            f"the training broke, and so would the merged model."
-        )
+        broke = "the training broke, and so would the merged model"
+        raise fault(source, f"has NaN or infinite values in {name}: {broke}")
     return values

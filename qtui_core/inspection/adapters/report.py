@@ -16,110 +16,85 @@ ONTO = " onto "
 
 
 @dataclass(frozen=True)
-class MergeWay:
-    """One way to merge and quantize.
+class UpdateSurvival:
+    """What one way to merge and quantize keeps of the update, of a weight, a layer or all weights.
+
+    Sums are over elements, in float64. T is the trained weight: the base on which the adapter was
+    trained with the update added in float32. U is the update: what merging adds to the base of this
+    way. M is the merged weight, and Q quantizes.
 
     Attributes:
         scheme: that the merged weights are quantized with.
         onto: the scheme of the base into whose dequantized values the update is merged; "" for the
             base as stored.
+        update: sum of U².
+        trained: sum of the squared update of T.
+        along: sum of (Q(M) - Q(base))·U.
+        squared_error: sum of (Q(M) - T)².
+        squared_apart: sum of the squared error of the quantized base with the adapter kept apart
+            from it.
+        lost: values that Q makes NaN or infinite; the sums are then without meaning.
     """
 
     scheme: str
     onto: str = ""
+    update: float = 0.0
+    trained: float = 0.0
+    along: float = 0.0
+    squared_error: float = 0.0
+    squared_apart: float = 0.0
+    lost: int = 0
+
+    PRINTED = (
+        "name",
+        "scheme",
+        "onto",
+        "kept",
+        "share",
+        ("error_over_update", "error"),
+        ("apart_error_over_update", "apart"),
+        ("overflowed", "lost"),
+    )
+
+    def __add__(self, other: UpdateSurvival) -> UpdateSurvival:
+        return UpdateSurvival(
+            self.scheme,
+            self.onto,
+            self.update + other.update,
+            self.trained + other.trained,
+            self.along + other.along,
+            self.squared_error + other.squared_error,
+            self.squared_apart + other.squared_apart,
+            self.lost + other.lost,
+        )
 
     @property
     def name(self) -> str:
         return f"{self.scheme}{ONTO}{self.onto}" if self.onto else self.scheme
 
-
-@dataclass(frozen=True)
-class SurvivalSums:
-    """Sums over the elements of weights, in float64. T is the trained weight: the base on which the
-    adapter was trained with the update added in float32. U is the update: what merging adds to the
-    base of this way.
-
-    Attributes:
-        update: of U².
-        trained: of the squared update of T.
-        along: of (Q(M) - Q(base))·U, where M is the merged weight and Q quantizes.
-        error: of (Q(M) - T)².
-        apart: of the squared error of the quantized base with the adapter kept apart from it.
-        lost: values that Q makes NaN or infinite; the other sums are then meaningless.
-    """
-
-    update: float = 0.0
-    trained: float = 0.0
-    along: float = 0.0
-    error: float = 0.0
-    apart: float = 0.0
-    lost: int = 0
-
-    def __add__(self, other: SurvivalSums) -> SurvivalSums:
-        return SurvivalSums(
-            self.update + other.update,
-            self.trained + other.trained,
-            self.along + other.along,
-            self.error + other.error,
-            self.apart + other.apart,
-            self.lost + other.lost,
-        )
-
-
-@dataclass(frozen=True)
-class UpdateSurvival:
-    """What one way keeps of the update, of a weight, a layer or all weights.
-
-    All are None if there is no update, or if quantizing overflows.
-
-    Attributes:
-        kept: the projection of Q(M) - Q(base) onto U, over ‖U‖²: by how much of the update the
-            quantized merged model differs from the quantized base. 1 is all of it; 0 means that
-            rounding brings the update back to where the base was. Rounding errors of either sign
-            cancel in it, so it may be 1 under an error much larger than the update.
-        share: 1 - ‖Q(M) - T‖² / ‖update of T‖²: 1 if the quantized merged weight is the trained
-            one, 0 if it is as far from it as the base without the update, and below 0 where the
-            rounding error is larger than the update.
-        error: ‖Q(M) - T‖ / ‖update of T‖: the error in sizes of the update.
-        apart: the same of the quantized base with the adapter kept apart in its own dtype.
-    """
-
-    way: MergeWay
-    sums: SurvivalSums
-
-    PRINTED = (
-        ("name", "way.name"),
-        ("scheme", "way.scheme"),
-        ("onto", "way.onto"),
-        "kept",
-        "share",
-        ("error_over_update", "error"),
-        ("apart_error_over_update", "apart"),
-        ("overflowed", "sums.lost"),
-    )
-
     @property
     def kept(self) -> float | None:
-        if self.sums.lost or not self.sums.update:
-            return None
-        return self.sums.along / self.sums.update
+        """The projection of Q(M) - Q(base) onto U, over ‖U‖²: by how much of the update the
+        quantized merged model differs from the quantized base. 1 is all of it; 0 means that
+        rounding brings the update back to where the base was. Rounding errors of either sign cancel
+        in it. None if there is no update, or if quantizing overflows."""
+        return self.along / self.update if self.update and not self.lost else None
 
     @property
     def share(self) -> float | None:
+        """1 if the quantized merged weight is the trained one, 0 if it is as far from it as the
+        base without the update, below 0 where the rounding error is larger than the update."""
         return None if self.error is None else 1 - self.error**2
 
     @property
     def error(self) -> float | None:
-        return self._over_update(self.sums.error)
+        """‖Q(M) - T‖ / ‖update of T‖: the error in sizes of the update."""
+        return None if self.lost else ratio(self.squared_error, self.trained)
 
     @property
     def apart(self) -> float | None:
-        return self._over_update(self.sums.apart)
-
-    def _over_update(self, squares: float) -> float | None:
-        if self.sums.lost or not self.sums.trained:
-            return None
-        return math.sqrt(squares / self.sums.trained)
+        """The same of the quantized base with the adapter kept apart in its own dtype."""
+        return None if self.lost else ratio(self.squared_apart, self.trained)
 
 
 @dataclass(frozen=True)
@@ -235,8 +210,8 @@ class MergedDivergence:
 
     PRINTED = (
         ("base_kl_mean", "base"),
-        (MERGED, lambda found: found.of(MERGED)),
-        (APART, lambda found: found.of(APART)),
+        (MERGED, lambda divergence: divergence.of(MERGED)),
+        (APART, lambda divergence: divergence.of(APART)),
         "text",
     )
 
@@ -296,9 +271,9 @@ class AdapterReport:
         "notes",
         (
             "merges",
-            lambda found: [
+            lambda report: [
                 {**printed(way), "bits_per_parameter": bits}
-                for way, bits in zip(found.ways, found.bits, strict=True)
+                for way, bits in zip(report.ways, report.bits, strict=True)
             ],
         ),
         "layers",

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 
-from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, UsageError
+from qtui_core.errors import ModelError
 from qtui_core.inspection.adapters.conclude import conclude_adapter
 from qtui_core.inspection.adapters.merging import (
     Merge,
-    MergedRows,
     MergedWeight,
+    Merging,
     is_quantized,
     round_stored,
 )
@@ -24,24 +23,20 @@ from qtui_core.inspection.adapters.report import (
     AdapterReport,
     ChangedWeight,
     LayerSurvival,
-    MergeWay,
-    SurvivalSums,
     UpdateSurvival,
     ratio,
 )
 from qtui_core.inspection.census import take_census
-from qtui_core.inspection.inspect import Progress
-from qtui_core.inspection.rows import strips_of
-from qtui_core.inspection.sample import RowSample, limit_of, sample_rows
+from qtui_core.inspection.comparison.difference import sums
+from qtui_core.inspection.inspect import Progress, refuse_model_scale
+from qtui_core.inspection.rows import read_strips
+from qtui_core.inspection.sample import limit_of, sample_rows, strips_of
+from qtui_core.inspection.sentences import describe_sample
 from qtui_core.models.files.arrays import Float32
 from qtui_core.models.quoting import quoted
-from qtui_core.packed.views import Rows
-from qtui_core.quant import PerModel, Scheme, bits_per_parameter, quantize
+from qtui_core.quant import Scheme, bits_per_parameter, quantize
 from qtui_core.quantities import plural
 
-#: Elements of a product that are summed in float64 at once. Below 10,000, OpenBLAS computes a
-#: product in one thread; several threads cost far more when a core is busy.
-_CHUNK = 1 << 13
 _LAYER = re.compile(r"\.(\d{1,6})\.")
 
 
@@ -68,66 +63,18 @@ def survey(
         ModelError: rows cannot be read, or a merged value is not finite.
         UsageError: a scheme has one scale for the whole model.
     """
-    for scheme in (*schemes, *([trained_on] if trained_on else [])):
-        if isinstance(scheme.granularity, PerModel):
-            raise UsageError(
-                f"{scheme} shares one scale among all tensors, and not all of them are merged: "
-                f"write {scheme.format}:tensor."
-            )
-    ways = tuple(MergeWay(str(scheme)) for scheme in schemes)
-    if trained_on is not None:
-        ways += tuple(MergeWay(str(scheme), str(trained_on)) for scheme in schemes)
-    total = sum(merged.info.elements for merged in merge.weights.values())
-    done, weights = 0, []
+    refuse_model_scale([*schemes, *([trained_on] if trained_on else [])])
     infos = [merged.info for merged in merge.weights.values()]
     limit = limit_of(merge.base.origin, infos, full=full)
+    total = sum(info.elements for info in infos)
+    done, weights = 0, []
     for merged in merge.weights.values():
         if progress:
             progress(done, total, merged.name)
         weights.append(_measured(merge, merged, schemes, trained_on, limit))
         done += merged.info.elements
     weights.sort(key=_badness)
-    return _report(merge, ways, schemes, trained_on, weights)
-
-
-class _HeldRows:
-    """Strips of rows that are in memory, by their places in the weight."""
-
-    def __init__(self, shape: tuple[int, int], sample: RowSample, values: Float32) -> None:
-        """`values`: the rows of all strips, one after the other."""
-        self.shape = shape
-        ends = np.cumsum([stop - start for start, stop in sample.strips])[:-1]
-        self._parts = dict(zip(sample.strips, np.split(values, ends), strict=True))
-        self._whole = values if sample.is_whole else None
-
-    def rows(self, start: int, stop: int) -> Float32:
-        part = self._parts.get((start, stop))
-        if part is not None:
-            return part
-        assert self._whole is not None, "rows outside the sample"
-        return self._whole[start:stop]
-
-
-@dataclass(frozen=True, eq=False)
-class _SampleReader:
-    """Reads one weight.
-
-    Attributes:
-        shape: (rows, columns) of the whole weight.
-        sample: what is read of it.
-    """
-
-    merged: MergedWeight
-    shape: tuple[int, int]
-    sample: RowSample
-
-    def read(self, rows: Rows) -> Float32:
-        return np.concatenate([rows.rows(*strip) for strip in self.sample.strips])
-
-    def over(self, base: Float32, *, rounded: bool) -> Float32:
-        """The rows that are read, with the update merged into `base`."""
-        held = _HeldRows(self.shape, self.sample, base)
-        return self.read(MergedRows(self.merged, held, rounded=rounded))
+    return _report(merge, schemes, trained_on, weights)
 
 
 def _measured(
@@ -138,108 +85,93 @@ def _measured(
     limit: int | None,
 ) -> ChangedWeight:
     rows = merge.open_base(merged)
-    # DoRA's norms of columns take all rows.
-    if merged.magnitude is not None and merged.by_column:
-        limit = None
-    sample = sample_rows(rows.shape[0], rows.shape[1], limit, strips_of(merge.base.origin))
-    reader = _SampleReader(merged, rows.shape, sample)
-    base = reader.read(rows)
+    strips = sample_rows(rows.shape[0], rows.shape[1], limit, strips_of(merge.base.origin)).strips
+    base = read_strips(rows, strips)
     if not np.isfinite(base).all():
         raise ModelError(
             f"{quoted(merged.name)} of {quoted(merge.base.id)} has NaN or infinite values: find "
             f"out where they come from first."
         )
-    if merged.update is not None:  # computed once, as it is added to several bases
-        held = _HeldRows(rows.shape, sample, reader.read(merged.update))
-        reader = replace(reader, merged=replace(merged, update=held))
-    exact = reader.over(base, rounded=False)
-    stored = reader.over(base, rounded=True)
-    scale = merged.info.elements / base.size
+    merging = merged.merging(strips)
+    exact, stored = merging(base, False), merging(base, True)
     survivals: list[UpdateSurvival] = []
     if is_quantized(merged.info):
-        trained = base
+        bases = [("", base, exact, stored)]
         if trained_on is not None:
             trained = round_stored(quantize(base, trained_on).dequantize(), merged.stored)
-        survivals = _survivals(reader, base, exact, stored, trained, schemes, trained_on, scale)
+            target = merging(trained, False)
+            bases.append((str(trained_on), trained, target, target))
+        survivals = list(_survivals(merging, bases, schemes, trained_on))
+    scale = merged.info.elements / base.size
+    error = sums(base, exact)
     return ChangedWeight(
         name=merged.name,
         shape=merged.weight.shape,
         rank=merged.rank,
         parameters=merged.info.elements,
         read=int(base.size),
-        power=scale * _product(base, base),
-        update=scale * _squared(exact, base),
-        rounding=scale * _squared(stored, exact),
-        ways=tuple(survivals),
+        power=scale * error.squared_a,
+        update=scale * error.error,
+        rounding=scale * sums(exact, stored).error,
+        ways=tuple(_scaled(way, scale) for way in survivals),
     )
 
 
 def _survivals(
-    reader: _SampleReader,
-    base: Float32,
-    exact: Float32,
-    stored: Float32,
-    trained: Float32,
+    merging: Merging,
+    bases: Sequence[tuple[str, Float32, Float32, Float32]],
     schemes: Sequence[Scheme],
     trained_on: Scheme | None,
-    scale: float,
-) -> list[UpdateSurvival]:
-    """What survives of one weight, way by way. `trained` is the base in training; `exact` and
-    `stored` are the base with the update, before and after it is rounded to the stored dtype."""
-    target = exact if trained_on is None else reader.over(trained, rounded=False)
-    power = _squared(target, trained)
+) -> Iterator[UpdateSurvival]:
+    """What survives of one weight, way by way. Each of `bases` is: the scheme that it was trained
+    in, its values, and these with the update before and after it is rounded to the stored dtype;
+    the last one is the base of the training."""
+    _, trained, target, _ = bases[-1]
+    power = sums(trained, target).error
     apart: dict[Scheme, float] = {}
-    found = []
-    for onto, start, update, merged in (
-        ("", base, exact, stored),
-        (str(trained_on), trained, target, target),
-    )[: 1 if trained_on is None else 2]:
-        size = _squared(update, start)
+    for onto, start, update, merged in bases:
+        size = sums(start, update).error
         for scheme in schemes:
             before, after = (quantize(each, scheme).dequantize() for each in (start, merged))
+            finite = np.isfinite(before)
+            lost = int(np.count_nonzero(~np.isfinite(after) | ~finite))
             if scheme not in apart:
                 # Where the base was trained as it is quantized, nothing is lost by keeping it.
                 kept = trained if scheme == trained_on else before
-                apart[scheme] = _squared(_unmerged(reader, kept, target), target)
-            lost = int(np.count_nonzero(~np.isfinite(after) | ~np.isfinite(before)))
-            sums = SurvivalSums(lost=lost)
+                beside = merging(kept, False) if finite.all() else target
+                apart[scheme] = sums(target, beside).error
+            found = UpdateSurvival(str(scheme), onto, lost=lost)
             if not lost:
-                along = _product(after, update, start) - _product(before, update, start)
-                sums = SurvivalSums(size, power, along, _squared(after, target), apart[scheme])
-            found.append(UpdateSurvival(MergeWay(str(scheme), onto), _scaled(sums, scale)))
-    return found
+                # The product of two differences, from the squares of four.
+                along = sums(start, after).error + sums(update, before).error
+                along -= sums(update, after).error + sums(start, before).error
+                error = sums(target, after).error
+                found = replace(
+                    found,
+                    update=size,
+                    trained=power,
+                    along=along / 2,
+                    squared_error=error,
+                    squared_apart=apart[scheme],
+                )
+            yield found
 
 
-def _unmerged(reader: _SampleReader, kept: Float32, target: Float32) -> Float32:
-    """A quantized base with the adapter beside it; the target itself where that overflows, which is
-    told of the merged weight."""
-    return reader.over(kept, rounded=False) if np.isfinite(kept).all() else target
-
-
-def _scaled(sums: SurvivalSums, scale: float) -> SurvivalSums:
-    update, trained, along = scale * sums.update, scale * sums.trained, scale * sums.along
-    return SurvivalSums(update, trained, along, scale * sums.error, scale * sums.apart, sums.lost)
-
-
-def _product(one: Float32, other: Float32, less: Float32 | None = None) -> float:
-    """The sum of one · (other - less), in float64."""
-    total = 0.0
-    flat = [np.ravel(e) for e in (one, other, *([] if less is None else [less]))]
-    for start in range(0, one.size, _CHUNK):
-        x, y, *taken = (each[start : start + _CHUNK].astype(np.float64) for each in flat)
-        total += float(x @ (y - sum(taken)))
-    return total
-
-
-def _squared(one: Float32, other: Float32) -> float:
-    """The sum of (one - other)², in float64."""
-    return _product(one, one, other) - _product(other, one, other)
+def _scaled(way: UpdateSurvival, scale: float) -> UpdateSurvival:
+    return replace(
+        way,
+        update=scale * way.update,
+        trained=scale * way.trained,
+        along=scale * way.along,
+        squared_error=scale * way.squared_error,
+        squared_apart=scale * way.squared_apart,
+    )
 
 
 def _badness(weight: ChangedWeight) -> tuple[int, float]:
     """A key that orders weights: those that overflow, then by the least share; what is not
     quantized or does not change last."""
-    if any(way.sums.lost for way in weight.ways):
+    if any(way.lost for way in weight.ways):
         return (0, 0.0)
     shares = [way.share for way in weight.ways if way.share is not None]
     return (1, min(shares)) if shares else (2, 0.0)
@@ -247,21 +179,20 @@ def _badness(weight: ChangedWeight) -> tuple[int, float]:
 
 def _report(
     merge: Merge,
-    ways: tuple[MergeWay, ...],
     schemes: Sequence[Scheme],
     trained_on: Scheme | None,
-    weights: list[ChangedWeight],
+    weights: Sequence[ChangedWeight],
 ) -> AdapterReport:
+    onto = ("",) if trained_on is None else ("", str(trained_on))
+    ways = [UpdateSurvival(str(scheme), base) for base in onto for scheme in schemes]
     matrices = [merge.weights[w.name].weight for w in weights if w.ways]
-    parameters = sum(weight.parameters for weight in matrices)
+    parameters = sum(weight.parameters for weight in matrices) or 1
     bits = [
         sum(bits_per_parameter(scheme, each.info.matrix) * each.parameters for each in matrices)
         for scheme in schemes
-    ] * (len(ways) // len(schemes))
-    read = sum(w.read for w in weights)
-    there = sum(w.parameters for w in weights)
+    ] * len(onto)
     adapter = merge.adapter
-    found = AdapterReport(
+    report = AdapterReport(
         base=take_census(merge.base),
         adapter=adapter.source.id,
         location=adapter.source.location,
@@ -269,38 +200,45 @@ def _report(
         nbytes=adapter.source.nbytes,
         trained_on="" if trained_on is None else str(trained_on),
         merging=_merging(merge, trained_on),
-        ways=tuple(_together(weights, number, way) for number, way in enumerate(ways)),
-        bits=tuple(each / parameters if parameters else 0.0 for each in bits),
+        ways=_together(weights, ways),
+        bits=tuple(each / parameters for each in bits),
         weights=tuple(weights),
         layers=tuple(_layers(weights, ways)),
-        sample=_sample_words(read, there),
+        sample=describe_sample(
+            sum(w.read for w in weights),
+            sum(w.parameters for w in weights),
+            " of the weights that change",
+        ),
         notes=merge.notes,
         divergence=None,
         conclusion="",
     )
-    return replace(found, conclusion=conclude_adapter(found))
+    return replace(report, conclusion=conclude_adapter(report))
 
 
-def _together(weights: Sequence[ChangedWeight], number: int, way: MergeWay) -> UpdateSurvival:
-    sums = [weight.ways[number].sums for weight in weights if weight.ways]
-    return UpdateSurvival(way, reduce(add, sums, SurvivalSums()))
+def _together(
+    weights: Sequence[ChangedWeight], ways: Sequence[UpdateSurvival]
+) -> tuple[UpdateSurvival, ...]:
+    """The sums over weights of each way."""
+    matrices = [weight for weight in weights if weight.ways]
+    return tuple(
+        reduce(add, (weight.ways[number] for weight in matrices), way)
+        for number, way in enumerate(ways)
+    )
 
 
-def _layers(weights: Sequence[ChangedWeight], ways: Sequence[MergeWay]) -> list[LayerSurvival]:
+def _layers(
+    weights: Sequence[ChangedWeight], ways: Sequence[UpdateSurvival]
+) -> Iterator[LayerSurvival]:
     grouped: dict[int | None, list[ChangedWeight]] = {}
     for weight in weights:
         if weight.ways:
             match = _LAYER.search(weight.name)
             grouped.setdefault(int(match[1]) if match else None, []).append(weight)
-    return [
-        LayerSurvival(
-            layer,
-            len(grouped[layer]),
-            ratio(sum(w.update for w in grouped[layer]), sum(w.power for w in grouped[layer])),
-            tuple(_together(grouped[layer], number, way) for number, way in enumerate(ways)),
-        )
-        for layer in sorted(grouped, key=lambda layer: (layer is None, layer or 0))
-    ]
+    for layer in sorted(grouped, key=lambda layer: (layer is None, layer or 0)):
+        own = grouped[layer]
+        size = ratio(sum(w.update for w in own), sum(w.power for w in own))
+        yield LayerSurvival(layer, len(own), size, _together(own, ways))
 
 
 def _adapter_words(merge: Merge) -> str:
@@ -308,8 +246,7 @@ def _adapter_words(merge: Merge) -> str:
     parts = []
     if adapter.modules:
         parts.append(f"{adapter.settings.words}, {plural(len(adapter.modules), 'module')}")
-    replaced = len(adapter.replaced) - len(merge.added)
-    if replaced:
+    if replaced := len(adapter.replaced) - len(merge.added):
         parts.append(f"{plural(replaced, 'tensor')} of the base replaced")
     return "; ".join(parts)
 
@@ -327,13 +264,3 @@ def _merging(merge: Merge, trained_on: Scheme | None) -> str:
     if trained_on is not None:
         said += f"; and into the base dequantized from {trained_on}, without that rounding"
     return said + "."
-
-
-def _sample_words(read: int, there: int) -> str:
-    if read == there:
-        return f"Every element of the weights that change was read: {read:,}."
-    return (
-        f"A sample: {read:,} of {there:,} elements ({read / there:.2g} of all) of the weights that "
-        f"change, in whole rows; scales per tensor or column are those of the sample, and --full "
-        f"reads all."
-    )

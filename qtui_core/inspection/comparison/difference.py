@@ -1,16 +1,19 @@
-"""The difference of two matrices, in one pass over both."""
+"""The difference of two matrices in one pass over both, and a map of it small enough to draw."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
-from qtui_core.packed.views import Rows
+from qtui_core.inspection.rows import Strip
+from qtui_core.models.files.arrays import Float32
 from qtui_core.quant.measure import decibels
+from qtui_core.quant.segments.elements import RowSource
 
 #: Elements of each matrix per decoded chunk.
 _CHUNK = 1 << 19
@@ -19,14 +22,72 @@ _CHUNK = 1 << 19
 _CACHED = 1 << 13
 
 
+@dataclass
+class Sums:
+    """Sums over pairs of elements of a and b, in float64; those that are not finite in both count
+    for nothing but `nonfinite` and `lost`.
+
+    Attributes:
+        count: elements read.
+        nonfinite: elements that are NaN or infinite in a or in b.
+        lost: nonfinite elements that are finite in a: b made them NaN or infinite.
+        identical: whether all elements have the same 32 bits.
+        error: of (b - a)²; `squared_a`, `squared_b` and `product` of a², b² and a·b.
+        shift: of b - a.
+        largest: the largest |b - a|, first at `place` (row, column); -1 before there is one.
+    """
+
+    count: int = 0
+    nonfinite: int = 0
+    lost: int = 0
+    identical: bool = True
+    error: float = 0.0
+    squared_a: float = 0.0
+    squared_b: float = 0.0
+    product: float = 0.0
+    shift: float = 0.0
+    largest: float = -1.0
+    place: tuple[int, int] | None = None
+
+
+def sums(a: Float32, b: Float32, row: int = 0, into: Sums | None = None) -> Sums:
+    """The sums over two matrices, float32 `[rows, columns]`, whose first row is number `row`; added
+    to those of `into`."""
+    found = Sums() if into is None else into
+    columns = a.shape[1]
+    flat_a, flat_b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
+    for start in range(0, flat_a.size, _CACHED):
+        part_a, part_b = flat_a[start : start + _CACHED], flat_b[start : start + _CACHED]
+        found.count += part_a.size
+        if found.identical:
+            found.identical = np.array_equal(part_a.view(np.uint32), part_b.view(np.uint32))
+        x, y = part_a.astype(np.float64), part_b.astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            found.nonfinite += int(finite.size - np.count_nonzero(finite))
+            found.lost += int(np.count_nonzero(np.isfinite(x) & ~finite))
+            x[~finite] = y[~finite] = 0.0
+        error = y - x
+        found.error += float(np.dot(error, error))
+        found.squared_a += float(np.dot(x, x))
+        found.squared_b += float(np.dot(y, y))
+        found.product += float(np.dot(x, y))
+        found.shift += float(error.sum())
+        np.abs(error, out=error)
+        index = int(error.argmax())
+        if error[index] > found.largest:
+            found.largest = float(error[index])
+            down, across = divmod(start + index, columns)
+            found.place = (row + down, across)
+    return found
+
+
 @dataclass(frozen=True)
 class Difference:
     """The difference of b from a, over the elements that were read and are finite in both.
 
     Attributes:
-        count: elements read.
-        nonfinite: elements that are NaN or infinite in a or in b; they are left out below.
-        identical: whether all elements have the same 32 bits.
+        count, nonfinite, lost, identical: as in `Sums`.
         mean_square: of a.
         mse: mean of (b - a)^2.
         relative_mse: mse over the mean square of a; None if a is zero.
@@ -35,7 +96,6 @@ class Difference:
             nothing was read.
         mean_shift: mean of b - a.
         cosine: of the angle between a and b; None if one of them is zero.
-        lost: nonfinite elements that are finite in a: b made them NaN or infinite.
     """
 
     count: int
@@ -65,88 +125,93 @@ class Difference:
     )
 
 
-@dataclass
-class _Sums:
-    count: int = 0
-    nonfinite: int = 0
-    lost: int = 0
-    identical: bool = True
-    error: float = 0.0
-    squared_a: float = 0.0
-    squared_b: float = 0.0
-    product: float = 0.0
-    shift: float = 0.0
-    largest: float = -1.0
-    place: tuple[int, int] | None = None
-
-
 def difference(
-    a: Rows,
-    b: Rows,
-    strips: Sequence[tuple[int, int]],
+    a: RowSource,
+    b: RowSource,
+    strips: Sequence[Strip],
     progress: Callable[[float], None] | None = None,
+    keep: list[Float32] | None = None,
 ) -> Difference:
-    """The difference over the rows of `strips`, (first, last + 1) pairs.
+    """The difference over the rows of `strips`.
 
     Args:
         a, b: rows of the same shape.
         progress: called with the fraction done.
+        keep: gets the rows of a that are read.
 
     Takes about a megabyte, and what the decoders of a and b need for half a million elements.
     """
-    columns = a.shape[1]
-    height = max(1, _CHUNK // max(1, columns))
     total = sum(stop - start for start, stop in strips)
-    sums, done = _Sums(), 0
-    for start, stop in strips:
-        for first in range(start, stop, height):
-            last = min(stop, first + height)
-            _add(sums, a.rows(first, last), b.rows(first, last), first)
-            done += last - first
-            if progress:
-                progress(done / total)
-    finite = sums.count - sums.nonfinite
-    relative = sums.error / sums.squared_a if sums.squared_a else None
-    norms = math.sqrt(sums.squared_a) * math.sqrt(sums.squared_b)
+    found, done = Sums(), 0
+    for first, last in _chunks(strips, a.shape[1]):
+        rows = a.rows(first, last)
+        if keep is not None:
+            keep.append(rows)
+        sums(rows, b.rows(first, last), first, found)
+        done += last - first
+        if progress:
+            progress(done / total)
+    finite = (found.count - found.nonfinite) or 1
+    relative = found.error / found.squared_a if found.squared_a else None
+    norms = math.sqrt(found.squared_a) * math.sqrt(found.squared_b)
     return Difference(
-        count=sums.count,
-        nonfinite=sums.nonfinite,
-        identical=sums.identical,
-        mean_square=sums.squared_a / finite if finite else 0.0,
-        mse=sums.error / finite if finite else 0.0,
+        count=found.count,
+        nonfinite=found.nonfinite,
+        identical=found.identical,
+        mean_square=found.squared_a / finite,
+        mse=found.error / finite,
         relative_mse=relative,
         sqnr_db=decibels(relative),
-        max_abs_error=max(0.0, sums.largest),
-        max_abs_error_index=sums.place,
-        mean_shift=sums.shift / finite if finite else 0.0,
-        cosine=max(-1.0, min(1.0, sums.product / norms)) if norms else None,
-        lost=sums.lost,
+        max_abs_error=max(0.0, found.largest),
+        max_abs_error_index=found.place,
+        mean_shift=found.shift / finite,
+        cosine=max(-1.0, min(1.0, found.product / norms)) if norms else None,
+        lost=found.lost,
     )
 
 
-def _add(sums: _Sums, a: NDArray[np.float32], b: NDArray[np.float32], row: int) -> None:
+def _chunks(strips: Sequence[Strip], columns: int) -> Iterator[Strip]:
+    height = max(1, _CHUNK // max(1, columns))
+    for start, stop in strips:
+        for first in range(start, stop, height):
+            yield first, min(stop, first + height)
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceMap:
+    """The largest |b - a| in each cell of a grid over the rows that were read.
+
+    Attributes:
+        cells: float32 `[r, c]`; a difference that is not finite counts as zero.
+        rows: the tensor's rows in each row of cells.
+        column_edges: `[c + 1]`; cell j covers columns column_edges[j] to column_edges[j + 1] - 1.
+    """
+
+    cells: NDArray[np.float32]
+    rows: tuple[Strip, ...]
+    column_edges: tuple[int, ...]
+
+
+def difference_map(
+    a: RowSource, b: RowSource, strips: Sequence[Strip], rows_out: int, columns_out: int
+) -> DifferenceMap:
+    """|b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
+    most. A row of cells does not span a gap between two strips."""
+    total = sum(stop - start for start, stop in strips)
+    bands: list[Strip] = []
+    for start, stop in strips:
+        rows = stop - start
+        parts = max(1, min(rows, round(rows_out * rows / total)))
+        bands += pairwise(start + i * rows // parts for i in range(parts + 1))
     columns = a.shape[1]
-    flat_a, flat_b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
-    for start in range(0, flat_a.size, _CACHED):
-        part_a, part_b = flat_a[start : start + _CACHED], flat_b[start : start + _CACHED]
-        sums.count += part_a.size
-        if sums.identical:
-            sums.identical = np.array_equal(part_a.view(np.uint32), part_b.view(np.uint32))
-        x, y = part_a.astype(np.float64), part_b.astype(np.float64)
-        finite = np.isfinite(x) & np.isfinite(y)
-        if not finite.all():
-            sums.nonfinite += int(finite.size - np.count_nonzero(finite))
-            sums.lost += int(np.count_nonzero(np.isfinite(x) & ~finite))
-            x[~finite] = y[~finite] = 0.0
-        error = y - x
-        sums.error += float(np.dot(error, error))
-        sums.squared_a += float(np.dot(x, x))
-        sums.squared_b += float(np.dot(y, y))
-        sums.product += float(np.dot(x, y))
-        sums.shift += float(error.sum())
-        np.abs(error, out=error)
-        index = int(error.argmax())
-        if error[index] > sums.largest:
-            sums.largest = float(error[index])
-            place = start + index
-            sums.place = (row + place // columns, place % columns)
+    across = max(1, min(columns, columns_out))
+    edges = np.arange(across + 1, dtype=np.int64) * columns // across
+    cells = np.zeros((len(bands), across), np.float32)
+    for band, strip in enumerate(bands):
+        for first, last in _chunks([strip], columns):
+            with np.errstate(all="ignore"):
+                error = np.abs(b.rows(first, last) - a.rows(first, last))
+            error[~np.isfinite(error)] = 0
+            pooled = np.maximum.reduceat(error.max(axis=0), edges[:-1])
+            np.maximum(cells[band], pooled, out=cells[band])
+    return DifferenceMap(cells, tuple(bands), tuple(int(e) for e in edges))

@@ -19,7 +19,8 @@ from qtui_core.packed.gguf_names import (
     is_transposed,
     restore,
 )
-from qtui_core.packed.views import Reshaped, Rows
+from qtui_core.packed.views import Reshaped
+from qtui_core.quant.segments.elements import RowSource
 
 #: Wrappers around a model that some tools include in names and others do not.
 _WRAPPERS = re.compile(
@@ -111,11 +112,11 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
     )
 
 
-def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[Rows, Rows]:
+def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[RowSource, RowSource]:
     """Rows of a pair in both models, in the same shape and order. Raises what `open_weight`
     raises."""
-    rows_a: Rows = open_weight(a, pair.a)
-    rows_b: Rows = open_weight(b, pair.b)
+    rows_a: RowSource = open_weight(a, pair.a)
+    rows_b: RowSource = open_weight(b, pair.b)
     if pair.place is not None and pair.gguf_is_a:
         rows_a = restore(rows_a, pair.name, pair.place, a, rows_b.shape[0])
     elif pair.place is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.comparison.difference import Difference
-from qtui_core.inspection.comparison.difference_map import DifferenceMap
+from qtui_core.inspection.comparison.difference import Difference, DifferenceMap
 from qtui_core.inspection.comparison.pairing import Pair
 from qtui_core.inspection.report import Census
 from qtui_core.quant.measure import decibels
@@ -58,6 +57,10 @@ class PairReport:
             ),
         ),
     )
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.pair.info.shape) >= 2
 
     @property
     def scheme_sqnr_db(self) -> float | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.sensitivity.report import Sensitivity
 from qtui_core.models import Reading, TensorInfo
 from qtui_core.models.quoting import listed
 from qtui_core.models.tensors import Role
@@ -116,19 +116,20 @@ class ToolRecipe:
         kinds: dict[tuple[str, str, str], list[str]] = {}
         for each in self.stand_ins:
             kinds.setdefault((each.scheme, each.instead, each.why), []).append(each.tensor)
-        told = []
-        for (scheme, instead, why), names in kinds.items():
-            what = plural(len(names), "tensor")
-            left = "stays unquantized" if instead == UNQUANTIZED else f"becomes {instead}"
-            reason = why or f"{tool} has no such type"
-            told.append(f"{scheme} of {what} {left} ({reason}): {listed(names)}.")
-        return (*told, *self.notes)
+        differing = (
+            f"{scheme} of {plural(len(names), 'tensor')} "
+            f"{'stays unquantized' if instead == UNQUANTIZED else f'becomes {instead}'} "
+            f"({why or f'{tool} has no such type'}): {listed(names)}."
+            for (scheme, instead, why), names in kinds.items()
+        )
+        return (*differing, *self.notes)
 
 
-def tensors_of(infos: Iterable[TensorInfo], found: Sensitivity) -> tuple[RecipeTensor, ...]:
-    """All matrices of the model with the schemes of the assignment. Matrices outside of it stay as
-    stored."""
-    chosen = {choice.name: choice.scheme for choice in found.choices}
+def tensors_of(
+    infos: Iterable[TensorInfo], chosen: Mapping[str, str | None]
+) -> tuple[RecipeTensor, ...]:
+    """All matrices of the model with the schemes of an assignment, by name. Matrices outside of it
+    stay as stored."""
     return tuple(
         recipe_tensor(info, chosen.get(info.name))
         for info in infos
@@ -140,6 +141,47 @@ def recipe_tensor(info: TensorInfo, scheme: str | None) -> RecipeTensor:
     """A matrix with the text of its scheme."""
     parsed = Scheme.parse(scheme) if scheme else None
     return RecipeTensor(info.name, parsed, *info.matrix, info.dtype, info.reading)
+
+
+@dataclass(frozen=True)
+class ModuleKind:
+    """What a tool gets for a module: its arguments, None to leave it unquantized; and what is used
+    `instead` of the scheme, "" if nothing is, and why."""
+
+    value: Any
+    instead: str = ""
+    why: str = ""
+
+
+def kinds_of(
+    tensors: Sequence[RecipeTensor],
+    kind_of: Callable[[RecipeTensor], ModuleKind],
+    usable: Callable[[RecipeTensor], bool] = lambda tensor: tensor.is_linear,
+    other: Callable[[RecipeTensor], str] = lambda tensor: NOT_LINEAR,
+) -> tuple[dict[str, Any], list[StandIn]]:
+    """(module -> what the tool gets for it, None if it stays as stored; the substitutions).
+
+    Args:
+        usable: whether the tool quantizes a tensor at all; `other` says why not.
+    """
+    kinds: dict[str, Any] = {}
+    left: list[StandIn] = []
+    for tensor in tensors:
+        if tensor.keeps or not usable(tensor):
+            if tensor.is_linear:
+                kinds[tensor.module] = None
+            left += kept_as_stored(tensor, other(tensor))
+            continue
+        kind = kind_of(tensor)
+        kinds[tensor.module] = kind.value
+        if kind.instead:
+            left.append(StandIn(tensor.name, str(tensor.scheme), kind.instead, kind.why))
+    return kinds, left
+
+
+def as_json(whole: Mapping[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def fused_modules(names: Iterable[str]) -> list[list[str]]:
@@ -209,11 +251,3 @@ def short_group(tensor: RecipeTensor, group: int) -> str:
     if group <= 0 or tensor.columns % group == 0:
         return ""
     return f"rows of {tensor.columns} are no multiple of the group {group}"
-
-
-def most_common(kinds: Sequence[tuple[str, int]]) -> str | None:
-    """The kind with the most parameters, of (kind, parameters); None without any."""
-    totals: dict[str, int] = {}
-    for kind, parameters in kinds:
-        totals[kind] = totals.get(kind, 0) + parameters
-    return max(totals, key=lambda kind: totals[kind], default=None)

@@ -3,26 +3,27 @@ in transformers, and vLLM when loading."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from qtui_core.inspection.recipes.recipe import (
     UNQUANTIZED,
+    ModuleKind,
     RecipeTensor,
     StandIn,
     ToolRecipe,
+    as_json,
     fused_modules,
     is_plain,
     kept_as_stored,
-    most_common,
+    kinds_of,
 )
 from qtui_core.schemes.scheme import Scheme
 
 _HEAD: Final = "the tool leaves the head unquantized"
 _ONE_TYPE: Final = "one type for the whole model"
-_FEWER_BITS: Final = "one type for the whole model, and that has fewer bits"
 #: Kind -> (bits, options of BitsAndBytesConfig).
 _BITSANDBYTES: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "nf4:block64": (4, {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False}),
@@ -44,49 +45,62 @@ _EXPERTS: Final = re.compile(r"(.*\.experts)\.\d+\..*")
 
 def bitsandbytes(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     """The options of a BitsAndBytesConfig of transformers, with `llm_int8_skip_modules`."""
-    kind, kept, left = _one_kind(tensors, {name: bits for name, (bits, _) in _BITSANDBYTES.items()})
-    bits, options = _BITSANDBYTES[kind]
+    common: Counter[str] = Counter()
+    for tensor in tensors:
+        if tensor.is_linear and not tensor.keeps:
+            common[_nearest(tensor)] += tensor.rows * tensor.columns
+    chosen = common.most_common(1)[0][0] if common else next(iter(_BITSANDBYTES))
+    bits, options = _BITSANDBYTES[chosen]
+
+    def kind_of(tensor: RecipeTensor) -> ModuleKind:
+        if _bits(tensor) > bits:
+            return ModuleKind(None, UNQUANTIZED, f"{_ONE_TYPE}, and that has fewer bits")
+        return ModuleKind(chosen, "" if _is(tensor, chosen) else chosen, _ONE_TYPE)
+
+    kinds, left = kinds_of(tensors, kind_of)
     whole = {
         "quant_method": "bitsandbytes",
         f"load_in_{bits}bit": True,
         **options,
-        "llm_int8_skip_modules": kept,
+        "llm_int8_skip_modules": [name for name, kind in kinds.items() if kind is None],
     }
-    notes = (
+    note = (
         "LLM.int8() computes columns of activations beyond llm_int8_threshold in 16 bits; the "
-        "error of the weights is the same.",
+        "error of the weights is the same."
     )
     return ToolRecipe(
-        json.dumps(whole, indent=1) + "\n",
+        as_json(whole),
         "from_pretrained(…, quantization_config=BitsAndBytesConfig(**json.load(open('FILE'))))",
-        left,
-        notes if bits == 8 else (),
+        tuple(left),
+        (note,) if bits == 8 else (),
     )
 
 
 def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     """The `--quantization-config` of vLLM (0.33), which quantizes while it loads: a type for linear
     layers and experts, and the modules to ignore; by `targets` where there are several types."""
-    linear = [tensor for tensor in tensors if not tensor.is_head]
-    heads = [each for tensor in tensors if tensor.is_head for each in kept_as_stored(tensor, _HEAD)]
-    kinds, left = _vllm_kinds(linear)
+    heads = [tensor for tensor in tensors if tensor.is_head]
+    kinds, left = kinds_of([t for t in tensors if not t.is_head], _online)
+    left = _fused(tensors, kinds, left)
+    left += [each for tensor in heads for each in kept_as_stored(tensor, _HEAD)]
     # All experts of a layer are one module, named without their numbers.
     named = {_EXPERTS.sub(r"\1", name): kind for name, kind in kinds.items()}
     used = sorted({kind for kind in kinds.values() if kind})
-    kept = [name for name, kind in named.items() if kind is None]
-    kept += [tensor.module for tensor in tensors if tensor.is_head]
     whole: dict[str, Any]
     if len(used) > 1:
-        types = {name: _VLLM[kind][1] for name, kind in named.items() if kind}
-        whole = {"targets": {f"re:^{re.escape(name)}$": kind for name, kind in types.items()}}
+        whole = {
+            "targets": {f"re:^{re.escape(n)}$": _VLLM[kind][1] for n, kind in named.items() if kind}
+        }
     else:
         kind = _VLLM[used[0]][1] if used else "fp8_per_channel"
-        experts = any(_EXPERTS.fullmatch(name) for name, found in kinds.items() if found)
-        whole = {"linear": kind, **({"moe": kind} if experts else {}), "ignore": kept}
+        experts = any(_EXPERTS.fullmatch(name) for name, of in kinds.items() if of)
+        ignored = [name for name, of in named.items() if of is None]
+        ignored += [tensor.module for tensor in heads]
+        whole = {"linear": kind, **({"moe": kind} if experts else {}), "ignore": ignored}
     return ToolRecipe(
-        json.dumps(whole, indent=1) + "\n",
+        as_json(whole),
         'vllm serve MODEL --quantization online --quantization-config "$(cat FILE)"',
-        (*left, *heads),
+        tuple(left),
         (
             "vLLM rounds activations to the same type where the GPU multiplies it, which is not "
             "measured here.",
@@ -94,62 +108,28 @@ def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     )
 
 
-def _one_kind(
-    tensors: Sequence[RecipeTensor], kinds: dict[str, int]
-) -> tuple[str, list[str], tuple[StandIn, ...]]:
-    """(the kind with the most parameters, the modules to skip, the substitutions)."""
-    quantized = [t for t in tensors if t.is_linear and not t.keeps]
-    common = most_common([(_nearest(t, kinds), t.rows * t.columns) for t in quantized])
-    kind = common or next(iter(kinds))
-    kept: list[str] = []
-    left: list[StandIn] = []
-    for tensor in tensors:
-        if tensor.keeps or not tensor.is_linear:
-            kept += [tensor.module] if tensor.is_linear else []
-            left += kept_as_stored(tensor)
-            continue
-        if _bits(tensor) > kinds[kind]:
-            kept.append(tensor.module)
-            left.append(_stands(tensor, UNQUANTIZED, _FEWER_BITS))
-        elif not _is(tensor, kind):
-            left.append(_stands(tensor, kind, _ONE_TYPE))
-    return kind, kept, tuple(left)
+def _online(tensor: RecipeTensor) -> ModuleKind:
+    if kind := next((kind for kind in _VLLM if _is(tensor, kind)), None):
+        return ModuleKind(kind)
+    return ModuleKind("e4m3:row", "e4m3:row", "the tool has no such type while it loads")
 
 
-def _vllm_kinds(
-    tensors: Sequence[RecipeTensor],
-) -> tuple[dict[str, str | None], tuple[StandIn, ...]]:
-    """(module -> its kind, None if it is skipped; the substitutions)."""
-    kinds: dict[str, str | None] = {}
-    left: list[StandIn] = []
-    for tensor in tensors:
-        if tensor.keeps or not tensor.is_linear:
-            if tensor.is_linear:
-                kinds[tensor.module] = None
-            left += kept_as_stored(tensor)
-            continue
-        kind = next((kind for kind in _VLLM if _is(tensor, kind)), None)
-        kinds[tensor.module] = kind or "e4m3:row"
-        if kind is None:
-            left.append(_stands(tensor, "e4m3:row", "the tool has no such type while it loads"))
-    schemes = {tensor.module: tensor for tensor in tensors}
+def _fused(
+    tensors: Sequence[RecipeTensor], kinds: dict[str, Any], left: list[StandIn]
+) -> list[StandIn]:
+    """Gives the parts of a module that vLLM fuses the largest kind of any of them; the
+    substitutions."""
+    by_module = {tensor.module: tensor for tensor in tensors}
     for shards in fused_modules(kinds):
-        found = {kinds[name] for name in shards}
-        if len(found) == 1:
-            continue
-        # A fused module gets the largest kind of its parts.
-        best = None if None in found else max(filter(None, found), key=lambda k: _VLLM[k][0])
+        of_parts = [kinds[name] for name in shards]
+        best = None if None in of_parts else max(of_parts, key=lambda kind: _VLLM[kind][0])
         for name in shards:
             if kinds[name] != best:
+                tensor, kinds[name] = by_module[name], best
                 why = "vLLM makes one module of this and others"
-                left = [each for each in left if each.tensor != schemes[name].name]
-                left.append(_stands(schemes[name], best or UNQUANTIZED, why))
-                kinds[name] = best
-    return kinds, tuple(left)
-
-
-def _stands(tensor: RecipeTensor, instead: str, why: str) -> StandIn:
-    return StandIn(tensor.name, str(tensor.scheme), instead, why)
+                left = [each for each in left if each.tensor != tensor.name]
+                left.append(StandIn(tensor.name, str(tensor.scheme), best or UNQUANTIZED, why))
+    return left
 
 
 def _bits(tensor: RecipeTensor) -> int:
@@ -166,8 +146,8 @@ def _is(tensor: RecipeTensor, kind: str) -> bool:
     return scheme == Scheme.parse(kind)
 
 
-def _nearest(tensor: RecipeTensor, kinds: dict[str, int]) -> str:
+def _nearest(tensor: RecipeTensor) -> str:
     """The first kind that the scheme is, or else that has at least its bits."""
-    exact = next((kind for kind in kinds if _is(tensor, kind)), None)
-    enough = (kind for kind, bits in kinds.items() if bits >= _bits(tensor))
-    return exact or next(enough, list(kinds)[-1])
+    exact = (kind for kind in _BITSANDBYTES if _is(tensor, kind))
+    enough = (kind for kind, (bits, _) in _BITSANDBYTES.items() if bits >= _bits(tensor))
+    return next(exact, None) or next(enough, list(_BITSANDBYTES)[-1])

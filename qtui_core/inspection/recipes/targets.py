@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -13,8 +12,6 @@ from qtui_core.inspection.recipes.llama_cpp import ggml_bytes, has_gguf_name, ll
 from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
 from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe, recipe_tensor
 from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
-from qtui_core.inspection.sensitivity.relaxation import Option
-from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.models import TensorInfo
 from qtui_core.models.quoting import quoted
 
@@ -52,17 +49,10 @@ class RecipeTarget:
                 f"model has those of GGUF: name the checkpoint that it was converted from."
             )
 
-    def counted(self, weighing: Weighing, infos: Mapping[str, TensorInfo]) -> Weighing:
-        """The same options with the bytes that the tool stores."""
-        nbytes = self.nbytes
-        if nbytes is None:
-            return weighing
-        tensors = []
-        for each in weighing.tensors:
-            stored = (nbytes(recipe_tensor(infos[each.name], scheme)) for scheme in each.schemes)
-            options = zip(each.options, stored, strict=True)
-            tensors.append(replace(each, options=tuple(Option(n, o.error) for o, n in options)))
-        return replace(weighing, tensors=tuple(tensors))
+    def stored_bytes(self, info: TensorInfo, scheme: str | None) -> int:
+        """The bytes that a tool with `nbytes` stores for a tensor in a scheme."""
+        assert self.nbytes is not None
+        return self.nbytes(recipe_tensor(info, scheme))
 
     def recipe(
         self, tensors: Sequence[RecipeTensor], config: Mapping[str, Any] | None

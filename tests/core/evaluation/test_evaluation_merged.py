@@ -19,9 +19,9 @@ from qtui_core.evaluation.changes import StoredWeight
 from qtui_core.evaluation.merged import adapted, merged_divergence, refuse_parts
 from qtui_core.evaluation.results import Candidate, EvaluatedText, EvaluationBegun, PartScored
 from qtui_core.evaluation.settings import EvaluationSettings
-from qtui_core.inspection.adapters.merging import WholeRows
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
+from qtui_core.quant.segments.injection import ArrayRows
 from qtui_core.schemes.scheme import Scheme
 
 torch = LazyImport("torch")
@@ -118,7 +118,7 @@ def test_an_adapter_that_changes_nothing_makes_merged_and_apart_one_model(tmp_pa
         ways = adapted(source, settings, stack)
         info = source.tensor(f"{name}.weight")
         trained, _, merged, apart = (
-            way.values(StoredWeight(info, WholeRows(values.astype(np.float32)))) for way in ways
+            way.values(StoredWeight(info, ArrayRows(values.astype(np.float32)))) for way in ways
         )
     assert (merged == apart).all()
     assert (merged != trained).mean() > 0.5

@@ -16,12 +16,12 @@ from test_evaluation_scores import begun_of, part_of, parts_of
 
 from qtui_core.codec import printed
 from qtui_core.evaluation.conclude import beyond_chance
-from qtui_core.evaluation.judgement import judge
-from qtui_core.evaluation.rivals import THE_ASSIGNMENT, nearest, rivals_of
+from qtui_core.evaluation.sensitivity.assign import assign_schemes
+from qtui_core.evaluation.sensitivity.judgement import judge
+from qtui_core.evaluation.sensitivity.options import weigh
+from qtui_core.evaluation.sensitivity.report import FrontierPoint, UniformPoint
+from qtui_core.evaluation.sensitivity.rivals import THE_ASSIGNMENT, nearest, rivals_of
 from qtui_core.inspection.inspect import inspect_model
-from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes
-from qtui_core.inspection.sensitivity.report import FrontierPoint, UniformPoint
-from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.schemes.scheme import Scheme
 
@@ -246,7 +246,7 @@ def test_the_rule_means_the_head_of_the_model(tmp_path) -> None:
     def check(case, config, shapes, pattern, heads, name, words) -> None:
         source = model_of(tmp_path / str(case), config, **shapes)
         schemes = [Scheme.parse(s) for s in ("nf4:dq", "int8", "int4")]
-        weighing = weigh_by_weights(inspect_model(source, schemes, full=True, pattern=pattern))
+        weighing = weigh(inspect_model(source, schemes, full=True, pattern=pattern))
         found = assign_schemes(weighing, 10**6)
         rivals = rivals_of(source, replace(found, point=replace(found.point, nbytes=9000)))
         assert words in rivals.rule

@@ -15,7 +15,11 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.adapters.conclude import conclude_adapter
 from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
-from qtui_core.inspection.adapters.report import DivergenceRow, MergedDivergence, SurvivalSums
+from qtui_core.inspection.adapters.report import (
+    DivergenceRow,
+    MergedDivergence,
+    UpdateSurvival,
+)
 from qtui_core.inspection.adapters.survival import survey
 from qtui_core.models import open_model
 from qtui_core.models.opening_adapter import open_adapter
@@ -52,14 +56,14 @@ def test_figures_are_their_definitions(tmp_path):
     target = (trained + delta).astype(np.float64)
     size = np.sum((target - trained) ** 2)
     names = ["nf4:block64", "int4:group64"]
-    assert [way.way.scheme for way in found.ways] == names * 2
+    assert [way.scheme for way in found.ways] == names * 2
     for way in found.ways:
-        start = trained if way.way.onto else base
+        start = trained if way.onto else base
         merged = start + delta
         update = merged.astype(np.float64) - start
-        moved = rounded(merged, way.way.scheme) - rounded(start, way.way.scheme)
-        error = np.sum((rounded(merged, way.way.scheme) - target) ** 2)
-        beside = rounded(base, way.way.scheme).astype(np.float32) + delta - target
+        moved = rounded(merged, way.scheme) - rounded(start, way.scheme)
+        error = np.sum((rounded(merged, way.scheme) - target) ** 2)
+        beside = rounded(base, way.scheme).astype(np.float32) + delta - target
         assert way.kept == pytest.approx(np.sum(moved * update) / np.sum(update**2), rel=1e-9)
         assert way.share == pytest.approx(1 - error / size, rel=1e-9)
         assert way.error == pytest.approx(np.sqrt(error / size), rel=1e-9)
@@ -74,7 +78,7 @@ def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
     to another; the stored base lies anywhere between levels."""
     parts = lora(Q, 64, 128)
     parts[f"{Q}.lora_B.weight"] *= np.float32(0.3)
-    found = surveyed(tmp_path, {NAME: weight()}, parts, "int4", "int4")
+    found = surveyed(tmp_path, {NAME: weight().astype(np.float16)}, parts, "int4", "int4")
     stored, onto = found.ways
     assert onto.kept == pytest.approx(0, abs=0.02)
     assert onto.error == pytest.approx(1, abs=0.1)
@@ -82,7 +86,6 @@ def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
     assert stored.apart == onto.apart == 0
     assert onto.error < stored.error, "which is no reason to recommend it"
     assert found.conclusion.startswith("Merged and quantized to int4:group64, ")
-    assert "int4:group64 onto int4:group64 only" in found.conclusion
     assert "exactly what was trained" in found.conclusion
 
 
@@ -115,8 +118,8 @@ def test_worst_weights_come_first_and_layers_add_up(tmp_path):
     assert shares == sorted(shares)
     assert found.weights[0].name == "model.layers.1.mlp.up_proj.weight"
     assert [layer.layer for layer in found.layers] == [0, 1, 2, None]
-    total = sum(layer.ways[0].sums.error for layer in found.layers)
-    assert total == pytest.approx(found.ways[0].sums.error)
+    total = sum(layer.ways[0].squared_error for layer in found.layers)
+    assert total == pytest.approx(found.ways[0].squared_error)
 
 
 def test_a_sample_of_rows_estimates_the_whole(tmp_path):
@@ -126,7 +129,7 @@ def test_a_sample_of_rows_estimates_the_whole(tmp_path):
     part = surveyed(tmp_path / "b", {NAME: tall}, parts, full=False)
     assert part.weights[0].read < whole.weights[0].read == tall.size
     assert part.ways[0].error == pytest.approx(whole.ways[0].error, rel=0.02)
-    assert part.ways[0].sums.update == pytest.approx(whole.ways[0].sums.update, rel=0.02)
+    assert part.ways[0].update == pytest.approx(whole.ways[0].update, rel=0.02)
     assert "A sample" in part.sample
 
 
@@ -180,19 +183,18 @@ def test_what_is_left_is_a_share_of_the_update(tmp_path):
     report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
 
     def said(*along, error=1.0, apart=1.0, lost=0):
-        sums = [SurvivalSums(1.0, 1.0, share, error, apart, lost) for share in along]
-        ways = zip(report.ways, sums, strict=True)
-        ways = tuple(replace(way, sums=sum_) for way, sum_ in ways)
-        return conclude_adapter(replace(report, ways=ways))
+        ways = (
+            UpdateSurvival(way.scheme, "", 1.0, 1.0, share, error, apart, lost)
+            for way, share in zip(report.ways, along, strict=True)
+        )
+        return conclude_adapter(replace(report, ways=tuple(ways)))
 
     cases = (
         ("all (104.0%) of the update is left", said(1.04, 0.2)),
-        ("under int4:group64 only 20.0% is left", said(1.04, 0.2)),
-        ("under int4:group64 nothing is left", said(0.99, -0.2)),
         ("none of the update is left in the weights, under", said(-0.01, -0.2)),
         ("so that it is rounded away", said(-0.01, -0.2)),
         ("so that most of it is rounded away", said(0.3, 0.2)),
-        ("in the weights, without a rounding error", said(1.0, 1.0, error=0.0, apart=0.0)),
+        ("in the weights, without an error", said(1.0, 1.0, error=0.0, apart=0.0)),
         ("int4:group64 make up to 7 values", said(1.0, 1.0, lost=7)),
     )
 
@@ -207,14 +209,14 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
     report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
     nf4 = "nf4:block64"
 
-    def said(merged, apart, decided=True, more=None, base=1.0, error=0.001):
+    def said(merged, apart, decided=True):
         over = None if merged is None or apart is None else merged - apart
         rows = (
             DivergenceRow(nf4, "merged", merged, 0.001, 4.5, 100, over, decided),
-            DivergenceRow("int4:group64", "merged", more, error, 8.5, 200),
+            DivergenceRow("int4:group64", "merged", 0.01, 0.001, 8.5, 200),
             DivergenceRow(nf4, "apart", apart, 0.001, 4.6, 110),
         )
-        found = MergedDivergence(base, rows, "A text.")
+        found = MergedDivergence(1.0, rows, "A text.")
         return conclude_adapter(replace(report, divergence=found))
 
     cases = {
@@ -225,18 +227,9 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
         "cannot be told apart": (0.1, 0.101, False),
         "take a scheme of more bits": (2.0, 3.0),
         "merge it, if that is little enough": (0.1, None),
-        "logits that are not finite": (None, 0.1),
-        "or merge with int4:group64, which at 8.50 bits loses 40 times less": (
-            0.4,
-            0.0,
-            True,
-            0.01,
-        ),
     }
 
     def check(words, case):
         assert words in said(*case)
 
     every(cases.items(), check)
-    for error in (0.2, None):  # its lead may be chance
-        assert "or merge with" not in said(0.4, 0.0, True, 0.01, error=error)

@@ -23,9 +23,9 @@ from qtui.tui.panels.quantize.numbers import scheme_rows
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.codec import from_plain, to_plain
+from qtui_core.evaluation.sensitivity.options import weigh
 from qtui_core.inspection.comparison.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
-from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.verdicts.contest import Contender, verdict
@@ -76,7 +76,7 @@ def test_every_face_counts_what_was_clipped_and_what_was_lost(tmp_path):
             if told != bool(expected) or ("Beyond range" in face) != bool(expected):
                 wrong.append((name, "face", face))
         said = f"fp16:nosat turned {expected:,} value" in found.conclusion
-        if said != bool(expected) or ("NaN or infinite, first" in found.conclusion) != bool(bad):
+        if said != bool(expected) or ("NaN or infinite in" in found.conclusion) != bool(bad):
             wrong.append((name, found.conclusion))
     assert not wrong
 
@@ -94,7 +94,7 @@ def test_a_scheme_that_lost_values_is_not_recommended(tmp_path):
     alone = inspected(tmp_path / "m.safetensors", ["fp16:nosat"]).conclusion
     assert alone.startswith("fp16:nosat turned 1 value in 'a' into infinity or NaN")
     assert "keeps the other values to" in alone
-    weighed = weigh_by_weights(found)
+    weighed = weigh(found)
     (a, *_) = (t for t in weighed.tensors if t.name == "a")
     assert a.options[0].error >= a.options[1].error > 0
     save_file({"a": np.full((8, 8), 1e6, np.float32)}, tmp_path / "gone.safetensors")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from every import over
 
-from qtui_core.inspection.comparison.difference import difference
-from qtui_core.inspection.comparison.difference_map import difference_map
+from qtui_core.inspection.comparison.difference import difference, difference_map
 
 
 class Matrix:

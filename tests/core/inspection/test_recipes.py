@@ -10,13 +10,13 @@ import pytest
 from every import every, over
 
 from qtui_core.errors import UsageError
+from qtui_core.evaluation.sensitivity.options import TensorOptions, Weighing
+from qtui_core.evaluation.sensitivity.relaxation import Option
 from qtui_core.inspection.recipes.llama_cpp import llama_quantize
 from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
 from qtui_core.inspection.recipes.recipe import UNQUANTIZED, RecipeTensor
 from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
 from qtui_core.inspection.recipes.targets import TARGETS, target_of_export
-from qtui_core.inspection.sensitivity.relaxation import Option
-from qtui_core.inspection.sensitivity.weighing import TensorOptions, Weighing
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
@@ -71,11 +71,11 @@ def test_a_budget_counts_the_bytes_that_the_tool_stores():
         options = tuple(Option(info.parameters, error) for error in (0.4, 0.1, 0.3, 0.0))
         held = TensorOptions(name, info.parameters, schemes, options)
         weighing = Weighing("weights", (held,), 0, info.parameters)
-        (found,) = TARGETS["llama-quantize"].counted(weighing, source.tensors).tensors
+        tool = TARGETS["llama-quantize"]
+        (found,) = weighing.stored_by(tool.stored_bytes, source.tensors).tensors
     bits = [8 * option.nbytes / info.parameters for option in found.options]
     assert bits == [4.5, 8.5, 4.5, 16]
     assert [option.error for option in found.options] == [0.4, 0.1, 0.3, 0.0]
-    assert TARGETS["torchao"].counted(weighing, {}) is weighing
 
 
 def test_llm_compressor_takes_groups_of_modules():

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from qtui_core.errors import UsageError
-from qtui_core.inspection.conclude import choose_total
-from qtui_core.inspection.report import Inspection
-from qtui_core.inspection.sensitivity.assignment import Frontier, frontier
-from qtui_core.inspection.sensitivity.conclude import conclude_sensitivity
-from qtui_core.inspection.sensitivity.report import (
-    AS_STORED,
+from qtui_core.evaluation.sensitivity.conclude import conclude_sensitivity
+from qtui_core.evaluation.sensitivity.options import Weighing
+from qtui_core.evaluation.sensitivity.relaxation import Frontier
+from qtui_core.evaluation.sensitivity.report import (
     FrontierPoint,
     Sensitivity,
     TensorChoice,
     UniformPoint,
 )
-from qtui_core.inspection.sensitivity.weighing import Weighing
+from qtui_core.inspection.conclude import recommended_scheme
+from qtui_core.inspection.report import Inspection
 from qtui_core.quant.measure import decibels
 from qtui_core.quantities import plural
 
@@ -33,9 +32,8 @@ ROOM = 1.1
 def default_budget(inspection: Inspection, weighing: Weighing) -> int:
     """Bytes: a tenth more than the single scheme takes that an inspection recommends for all
     tensors."""
-    measured = [t for t in inspection.schemes if t.relative_mse is not None]
-    best = choose_total(measured, sum(t.info.nbytes for t in inspection.tensors))
-    options = [t.options[t.schemes.index(str(best.scheme))] for t in weighing.tensors]
+    best = recommended_scheme(inspection.schemes, inspection.tensors) or 0
+    options = [tensor.options[best] for tensor in weighing.tensors]
     return int(ROOM * (weighing.kept_bytes + sum(option.nbytes for option in options)))
 
 
@@ -44,10 +42,10 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
 
     Raises UsageError if even the smallest options do not fit.
     """
-    found = frontier([t.options for t in weighing.tensors])
-    best = found.best_within(budget - weighing.kept_bytes)
+    frontier = Frontier([tensor.options for tensor in weighing.tensors])
+    best = frontier.best_within(budget - weighing.kept_bytes)
     if best is None:
-        least = int(found.nbytes[0]) + weighing.kept_bytes
+        least = int(frontier.nbytes[0]) + weighing.kept_bytes
         raise UsageError(
             f"A budget of {plural(budget, 'byte')} "
             f"({8 * budget / weighing.parameters:.2f} bits per parameter) cannot be met: these "
@@ -55,6 +53,8 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
             f"({8 * least / weighing.parameters:.2f}). "
             "Name a smaller scheme, or raise the budget."
         )
+    chosen = list(zip(weighing.tensors, best.chosen, strict=True))
+    windows = [tensor.windows[index : index + 1] for tensor, index in chosen]
     choices = tuple(
         TensorChoice(
             tensor.name,
@@ -63,13 +63,12 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
             tensor.options[index].nbytes,
             tensor.options[index].error,
             weighing.nats,
-            _stderr([tensor.windows[index]]) if index < len(tensor.windows) else None,
+            _stderr(own),
         )
-        for tensor, index in zip(weighing.tensors, best.chosen, strict=True)
+        for (tensor, index), own in zip(chosen, windows, strict=True)
     )
     point = _point(weighing, best.nbytes, best.error)
-    uniform = _uniform(weighing, found)
-    curve = _curve(weighing, found)
+    uniform, curve = _uniform(weighing, frontier), _curve(weighing, frontier)
     return Sensitivity(
         by=weighing.by,
         budget=budget,
@@ -79,17 +78,9 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         choices=choices,
         frontier=curve,
         uniform=uniform,
-        unweighed=weighing.unweighed,
-        tokens=weighing.tokens,
         conclusion=conclude_sensitivity(weighing, point, choices, uniform, curve),
         read=weighing.read,
-        stderr=_stderr(
-            [
-                tensor.windows[index]
-                for tensor, index in zip(weighing.tensors, best.chosen, strict=True)
-                if index < len(tensor.windows)
-            ]
-        ),
+        stderr=_stderr([each for own in windows for each in own]),
         because=weighing.because,
     )
 
@@ -110,24 +101,24 @@ def _point(weighing: Weighing, nbytes: int, error: float) -> FrontierPoint:
     return FrontierPoint(total, bits, error, None if nats else decibels(error), nats)
 
 
-def _curve(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:
+def _curve(weighing: Weighing, frontier: Frontier) -> tuple[FrontierPoint, ...]:
     """Points of the frontier at about equal distances in bytes, including both ends."""
-    wanted = np.linspace(found.nbytes[0], found.nbytes[-1], CURVE_POINTS)
-    at = np.unique(np.searchsorted(found.nbytes, wanted, side="right") - 1)
-    return tuple(_point(weighing, int(found.nbytes[i]), float(found.error[i])) for i in at)
+    sizes, errors = frontier.nbytes, frontier.error
+    wanted = np.linspace(sizes[0], sizes[-1], CURVE_POINTS)
+    at = np.unique(np.searchsorted(sizes, wanted, side="right") - 1)
+    return tuple(_point(weighing, int(sizes[i]), float(errors[i])) for i in at)
 
 
-def _uniform(weighing: Weighing, found: Frontier) -> tuple[UniformPoint, ...]:
+def _uniform(weighing: Weighing, frontier: Frontier) -> tuple[UniformPoint, ...]:
     points = []
-    schemes = weighing.tensors[0].schemes[:-1] if weighing.tensors else ()
-    for index, scheme in enumerate(schemes):
-        options = [t.options[index] for t in weighing.tensors]
+    for index, scheme in enumerate(weighing.tensors[0].schemes if weighing.tensors else ()):
+        if scheme is None:
+            continue
+        options = [tensor.options[index] for tensor in weighing.tensors]
         nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
-        own = _point(weighing, nbytes, error)
-        best = found.best_within(nbytes)
-        assigned = own
-        # A thinned frontier may miss even this assignment.
+        own = assigned = _point(weighing, nbytes, error)
+        best = frontier.best_within(nbytes)
         if best is not None and best.error < error:
             assigned = _point(weighing, best.nbytes, best.error)
-        points.append(UniformPoint(scheme or AS_STORED, own, assigned))
+        points.append(UniformPoint(scheme, own, assigned))
     return tuple(points)

@@ -29,7 +29,7 @@ from qtui_core.evaluation.results import (
     EvaluationRow,
     PartScored,
 )
-from qtui_core.evaluation.rivals import RivalKind
+from qtui_core.evaluation.sensitivity.rivals import RivalKind
 from qtui_core.evaluation.summary import compare_candidates
 
 #: The kinds of candidates, the simplest first.

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
-
 from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.sensitivity.settings import Objective
 
-#: What an assignment makes least: the squared error of the weights; that of the layers' outputs;
-#: the KL divergence of the model's predictions, summed over its tensors, as estimated from
-#: gradients or as measured.
-Objective = Literal["weights", "output", "fisher", "kl"]
-OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 #: The name of the option that leaves a tensor as it is stored.
 AS_STORED = "as stored"
 
@@ -80,11 +74,12 @@ class UniformPoint:
 class Sensitivity:
     """The assignment for a budget, and the frontier around it.
 
-    `bound` is a lower bound on the error of any assignment within the budget; it equals that of
-    `point` if `exact`. `read` says what the model read, in words; "" if weighed by weights. If
-    weighed by outputs, `tokens` are the fewest and the most tokens of a layer. `stderr` is the
-    standard error of the sum in nats, over windows. `because` says why it is weighed by weights if
-    nobody asked for it.
+    Attributes:
+        bound: a lower bound on the error of any assignment within the budget; equals that of
+            `point` if `exact`.
+        read: what the model read, in words; "" if weighed by weights.
+        stderr: the standard error of the sum in nats, over windows.
+        because: why it is weighed by weights if nobody chose that.
     """
 
     by: Objective
@@ -95,8 +90,6 @@ class Sensitivity:
     choices: tuple[TensorChoice, ...]
     frontier: tuple[FrontierPoint, ...]
     uniform: tuple[UniformPoint, ...]
-    unweighed: tuple[str, ...]
-    tokens: tuple[int, int] | None
     conclusion: str
     read: str = ""
     stderr: float | None = None
@@ -113,8 +106,11 @@ class Sensitivity:
         ("assignment", "choices"),
         "frontier",
         "uniform",
-        ("weighed_by_weights_alone", "unweighed"),
-        "tokens",
         "read",
         "because",
     )
+
+    @property
+    def schemes(self) -> dict[str, str | None]:
+        """The scheme of each tensor by name, None for one that stays as stored."""
+        return {choice.name: choice.scheme for choice in self.choices}

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.sensitivity.report import Sensitivity, UniformPoint
 from qtui_core.evaluation.settings import NamedAssignment
 from qtui_core.inspection.recipes.recipe import RecipeTensor, tensors_of
-from qtui_core.inspection.sensitivity.report import Sensitivity, UniformPoint
 from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
 from qtui_core.schemes.scheme import Scheme
@@ -49,7 +49,7 @@ def rivals_of(source: ModelSource, found: Sensitivity) -> Rivals:
     own = {c.name: None if c.scheme is None else Scheme.parse(c.scheme) for c in found.choices}
     kinds: dict[str, RivalKind] = {THE_ASSIGNMENT: "assignment"}
     given = [NamedAssignment(THE_ASSIGNMENT, own)]
-    heads, words = _heads(tensors_of(source.tensors.values(), found), source.config or {})
+    heads, words = _heads(tensors_of(source.tensors.values(), found.schemes), source.config or {})
     scheme, for_head = map(Scheme.parse, RULE)
     if heads and set(heads) <= set(names):
         head = heads[0].removesuffix(".weight").rpartition(".")[2]

@@ -1,1 +1,0 @@
-"""Assigns a scheme to each tensor, for the least error within a budget of bytes."""
