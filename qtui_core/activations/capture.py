@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from qtui_core.activations.observers import Observer
 from qtui_core.activations.records import ActivationRecord, ModuleRecord
 from qtui_core.activations.sample import EvenSample
 from qtui_core.errors import QtuiError
+from qtui_core.loading.hooks import hooked
 from qtui_core.loading.model import LoadedModel
 from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
@@ -96,8 +95,8 @@ def _run(
     # The logits of all tokens are often the largest tensor, and are not needed here.
     base = loaded.model.base_model
     inside = {id(module) for module in base.modules()}
-    chosen = [loaded.model.get_submodule(name) for name in probes]
-    head = any(id(module) not in inside for module in chosen)
+    chosen = {name: loaded.model.get_submodule(name) for name in probes}
+    head = any(id(module) not in inside for module in chosen.values())
     runner = loaded.model if head else base
     batches = list(_batches(windows, 1 if head else BATCH_TOKENS))
     settings = {"use_cache": False} if hasattr(loaded.model.config, "use_cache") else {}
@@ -105,7 +104,7 @@ def _run(
     if parameters < THREADED_PARAMETERS:
         torch.set_num_threads(1)
     done = 0
-    with _hooked(chosen, list(probes.values())), torch.inference_mode():
+    with hooked(chosen, lambda name, x, y: probes[name].see(x, y)), torch.inference_mode():
         for batch in batches:
             if cancelled is not None and cancelled():
                 raise Cancelled("The work was cancelled.")
@@ -142,8 +141,7 @@ class _Probe:
         self._histogram = histogram
         self._sides: list[tuple[Observer, EvenSample]] = []
 
-    def __call__(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        values = args[0] if args else next(iter(kwargs.values()))
+    def see(self, values: torch.Tensor, output: torch.Tensor) -> None:
         rows = [_rows(values), _rows(output)]
         if not self._sides:
             self._sides = [
@@ -173,18 +171,6 @@ def _rows(values: torch.Tensor) -> Float32:
     flat = values.detach().reshape(-1, values.shape[-1])
     rows: Float32 = flat.to(torch.float32).numpy()
     return rows
-
-
-@contextmanager
-def _hooked(modules: Sequence[Any], probes: Sequence[_Probe]) -> Iterator[None]:
-    handles: list[Any] = []
-    try:
-        for module, probe in zip(modules, probes, strict=True):
-            handles.append(module.register_forward_hook(probe, with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _MissingOperation(Exception):

@@ -22,8 +22,7 @@ from qtui_core.activations.capture import THREADED_PARAMETERS
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 from qtui_core.evaluation.changes import HeldRows, StoredWeight, WeightChange
-from qtui_core.loading.config_match import spellings
-from qtui_core.loading.model import LoadedModel, is_linear, map_language_model
+from qtui_core.loading.model import LoadedModel, is_linear, map_language_model, spellings
 from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, Role, TensorInfo
 from qtui_core.models.files.arrays import RowReader

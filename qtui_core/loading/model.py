@@ -17,12 +17,6 @@ from transformers.utils import logging
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.loading.config_match import (
-    check_belonging,
-    differing_shapes,
-    has_own_names,
-    spellings,
-)
 from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
@@ -47,7 +41,12 @@ _BASE = (
     "ForMultipleChoice",
 )
 
-
+#: A configuration with more layers per stored tensor than this is refused, also where layers share
+#: tensors.
+_LAYERS_A_TENSOR = 10
+#: A configuration with more than this many times the stored parameters is that of another model.
+#: Tied weights and shared layers account for a few times.
+_FAR_LARGER = 16
 #: Configuration keys that can select code to download: an implementation may be the name of a
 #: repository of compiled kernels.
 _CODE_KEYS = frozenset(
@@ -144,8 +143,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     """The model of a source. Weights keep their stored dtype and are mapped rather than copied,
     unless transformers needs another layout.
 
-    Raises:
-        ModelError: it cannot be run here; the sentence says why.
+    Raises ModelError, which says why, for a model that cannot be run here.
     """
     check_plain(source, "Activations are captured from")
     config = _config(source)
@@ -160,8 +158,7 @@ def map_language_model(source: ModelSource) -> LoadedModel:
     `load_model`; if all are stored under the names of the parameters, nothing is read, so a model
     larger than memory can be mapped.
 
-    Raises:
-        ModelError: it does not predict the next token, or cannot be run here.
+    Raises ModelError for one that does not predict the next token, or cannot be run here.
     """
     source.require_weights()
     if source.quantization is not None:
@@ -194,8 +191,7 @@ def with_weights(
     """An instance of a class with the weights of a source, on the CPU. They are mapped rather than
     copied if `dtype` is the stored one. `settings` are further arguments of `from_pretrained`.
 
-    Raises:
-        ModelError: the weights do not belong to the class, or some are missing.
+    Raises ModelError for weights that do not belong to the class, and for missing ones.
     """
     logging.disable_progress_bar()
     try:
@@ -354,6 +350,75 @@ def check_memory(source: ModelSource) -> None:
             f"{quoted(source.id)} has {source.nbytes / 2**30:.1f} GiB of weights and this "
             f"machine {free / 2**30:.1f} GiB of free memory, so it is not run here."
         )
+
+
+def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
+    """Refuses the configuration of a far larger model than the tensors, before it takes time and
+    memory. Raises ModelError, and whatever the constructor of the model raises."""
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > _LAYERS_A_TENSOR * len(source.tensors):
+        raise ModelError(
+            f"The config.json of {quoted(source.id)} says {layers:,} layers and there are "
+            f"{len(source.tensors):,} tensors: they do not belong together."
+        )
+    described = sum(p.numel() for p in _empty(model_class, config).parameters())
+    if described > _FAR_LARGER * source.parameters + 10**8:
+        raise ModelError(
+            f"The config.json of {quoted(source.id)} describes {described:,} parameters and its "
+            f"tensors hold {source.parameters:,}: they do not belong together."
+        )
+
+
+def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
+    """Names the tensors whose shape differs from the configuration; empty if there are none."""
+    try:
+        built = _empty(model_class, config)
+    except Exception:
+        return ""  # the constructor failed; the caller has its message
+    for name, parameter in built.named_parameters():
+        for stored in spellings(built, name):
+            info = source.tensors.get(stored)
+            if info is not None and info.shape != tuple(parameter.shape):
+                return (
+                    f"{quoted(stored)} is {info.shape} in the checkpoint and "
+                    f"{tuple(parameter.shape)} by its config.json."
+                )
+    return ""
+
+
+def spellings(model: Any, name: str) -> tuple[str, ...]:
+    """The names that a checkpoint may have for a parameter: a base model and a model with a head
+    name it with and without a prefix, and transformers 5 calls the head of GPT-NeoX otherwise than
+    its checkpoints do."""
+    prefix = f"{model.base_model_prefix}."
+    head = ("embed_out.weight",) if name == "lm_head.weight" else ()
+    return name, prefix + name, name.removeprefix(prefix), *head
+
+
+def has_own_names(source: ModelSource, model_class: Any, config: Any) -> bool:
+    """Whether every parameter of the class is stored as a tensor of its own name and shape. Then
+    loading only maps the files. A head that is tied to the embedding need not be stored."""
+    try:
+        built = _empty(model_class, config)
+    except Exception:
+        return False  # the constructor failed; loading has the message
+    others = {
+        name: tuple(parameter.shape)
+        for name, parameter in built.named_parameters()
+        if not any(
+            stored in source.tensors and source.tensors[stored].shape == tuple(parameter.shape)
+            for stored in spellings(built, name)
+        )
+    }
+    embedding = tuple(built.get_input_embeddings().weight.shape)
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    return not others or (tied and list(others.values()) == [embedding])
+
+
+def _empty(model_class: Any, config: Any) -> Any:
+    """The model on the meta device, without memory for its weights."""
+    with torch.device("meta"):
+        return model_class(config)
 
 
 def _first_line(error: Exception) -> str:

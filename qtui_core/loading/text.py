@@ -43,9 +43,7 @@ def text_to_choose_by(source: str | None, *, demo: bool) -> Text:
     chosen by its first half only: the second, and HELD_BACK_PROSE, are for judging."""
     if source is not None:
         return read_text(source)
-    if demo:
-        return builtin_text()
-    return Text(PROSE.read_text(encoding="utf-8"), "prose inside qtui")
+    return builtin_text() if demo else Text(PROSE.read_text(encoding="utf-8"), "prose inside qtui")
 
 
 def read_text(path: str, purpose: str = "calibration") -> Text:

@@ -56,9 +56,6 @@ class Tokenized(Protocol):
     @property
     def vocabulary(self) -> int: ...
 
-    @property
-    def model(self) -> Any: ...
-
 
 @dataclass(frozen=True, eq=False)
 class Windows:

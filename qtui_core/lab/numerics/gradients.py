@@ -12,6 +12,7 @@ from torch import nn
 from qtui_core.errors import UsageError
 from qtui_core.lab.numerics.products import Products, QuantizedLinear, linears
 from qtui_core.lab.training.tasks import loss_of
+from qtui_core.loading.hooks import hooked
 
 
 def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
@@ -65,33 +66,15 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 @contextmanager
-def hooked(
-    modules: Mapping[str, nn.Module], tell: Callable[[str, Any, Any], None]
-) -> Iterator[None]:
-    """Within the block, `tell` is called after each forward pass of a module with its name, its
-    arguments and its output."""
-
-    def hook(name: str) -> Any:
-        return lambda module, arguments, output: tell(name, arguments, output)
-
-    hooks = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
-    try:
-        yield
-    finally:
-        for each in hooks:
-            each.remove()
-
-
-@contextmanager
 def gradients_seen(
     modules: Mapping[str, nn.Module], tell: Callable[[str, torch.Tensor, torch.Tensor], None]
 ) -> Iterator[None]:
-    """Within the block, `tell` is called in each backward pass with the name of each module, its
-    input, and the gradient of its output."""
+    """Within the block, `tell(name, x, gradient)` is called in each backward pass with the input of
+    a module and the gradient of its output."""
 
-    def after(name: str, arguments: Any, output: torch.Tensor) -> None:
+    def after(name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         def backward(gradient: torch.Tensor) -> None:
-            tell(name, arguments[0], gradient)
+            tell(name, x, gradient)
 
         if output.requires_grad:
             output.register_hook(backward)

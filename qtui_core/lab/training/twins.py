@@ -15,9 +15,9 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import See
-from qtui_core.lab.numerics.gradients import hooked
 from qtui_core.lab.numerics.rounding import Storage
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
+from qtui_core.loading.hooks import hooked
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
 
 #: The number of last steps whose mean difference counts.

@@ -4,7 +4,7 @@ its weights and their gradients, each as a histogram of powers of two (formats/m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qtui_core.formats.magnitudes import FIELDS, Magnitudes
 from qtui_core.live.snapshot import RangeKind, TensorRange
+from qtui_core.loading.hooks import hooked
 from qtui_core.training.model.quantized import is_linear
 
 #: Elements that are counted at a time, which bounds the memory that counting takes.
@@ -60,30 +61,27 @@ def ranges_of_step(
             whole = tensor.detach()
             seen[kind, name] = magnitudes(whole if divisor == 1.0 else whole.float() / divisor)
 
-    def forward(name: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        see("activations", name, given[0] if given else None)
+    def forward(name: str, x: Any, output: Any) -> None:
+        see("activations", name, x)
         if isinstance(output, torch.Tensor) and output.requires_grad:
-            output.register_hook(partial(backward, name))
+            output.register_hook(lambda gradient: see("output gradients", name, gradient, scale))
 
-    def backward(name: str, gradient: torch.Tensor) -> None:
-        see("output gradients", name, gradient, scale)
+    def backward(name: str, weight: torch.Tensor) -> None:
+        see("weight gradients", name, weight.grad, scale)
 
-    hooks = []
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        if not is_linear(module) or not isinstance(weight, torch.Tensor):
-            continue
-        see("weights", name, weight)
-        hooks.append(module.register_forward_hook(partial(forward, name)))
-        if weight.requires_grad:
-            hooks.append(weight.register_post_accumulate_grad_hook(_told(see, name, scale)))
-    try:
-        yield found
-    finally:
-        for each in hooks:
-            each.remove()
-        found += [TensorRange(kind, name, what) for (kind, name), what in seen.items()]
-
-
-def _told(see: Callable[..., None], name: str, scale: float) -> Callable[[torch.Tensor], None]:
-    return lambda weight: see("weight gradients", name, weight.grad, scale)
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if is_linear(module) and isinstance(getattr(module, "weight", None), torch.Tensor)
+    }
+    with hooked(linear, forward), ExitStack() as stack:
+        for name, module in linear.items():
+            weight: Any = module.weight
+            see("weights", name, weight)
+            if weight.requires_grad:
+                hook = weight.register_post_accumulate_grad_hook(partial(backward, name))
+                stack.callback(hook.remove)
+        try:
+            yield found
+        finally:
+            found += [TensorRange(kind, name, what) for (kind, name), what in seen.items()]

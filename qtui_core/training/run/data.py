@@ -29,7 +29,6 @@ class _Tokenized:
 
     folder: Path
     vocabulary: int
-    model: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
         folder = Path(source.location).parent if source.is_configuration else folder_of(source)
-        tokenizer = Tokenizer(_Tokenized(folder, vocabulary, model))
+        tokenizer = Tokenizer(_Tokenized(folder, vocabulary))
         found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
     except ModelError:
         if not source.is_configuration:
