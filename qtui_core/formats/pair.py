@@ -9,8 +9,7 @@ from fractions import Fraction
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.scalar import is_finite, is_negative
 from qtui_core.formats.spec import Format, IntFormat
-from qtui_core.formats.summary import summarize
-from qtui_core.formats.summary_words import percent, shown_value
+from qtui_core.formats.summary import distance, percent, shown_value, summarize
 from qtui_core.formats.table import FormatOutcome, FormatRow
 
 #: How well a row keeps its value; of two the smaller is better.
@@ -51,46 +50,32 @@ def _closeness(chosen: FormatRow, pinned: FormatRow) -> str:
             f"{better.format.title} {does.format(asked)} {worse.format.title}: "
             f"{better.format.title} {_fate(better)}, {worse.format.title} {_fate(worse)}"
         )
-    if level == _EXACT:
-        return f"{one} and {other} both keep {asked} exactly"
-    if level == _SIGN_LOST:
+    if level in (_EXACT, _SIGN_LOST):
+        if level == _EXACT:
+            return f"{one} and {other} both keep {asked} exactly"
         return f"{one} and {other} both drop the sign of {asked}"
     if level == _LOST:
-        if _fate(chosen) == _fate(pinned):
-            return f"Neither {one} nor {other} keeps {asked}: each {_fate(chosen)}"
-        return (
-            f"Neither {one} nor {other} keeps {asked}: {one} {_fate(chosen)}, {other} "
-            f"{_fate(pinned)}"
-        )
-    return _nearer(chosen, pinned, asked)
-
-
-def _nearer(chosen: FormatRow, pinned: FormatRow, asked: str) -> str:
-    """Of two finite numbers that are not the value."""
-    one, other = chosen.format.title, pinned.format.title
-    near, far = sorted((chosen, pinned), key=_distance)
+        fates = f"each {_fate(chosen)}"
+        if _fate(chosen) != _fate(pinned):
+            fates = f"{one} {_fate(chosen)}, {other} {_fate(pinned)}"
+        return f"Neither {one} nor {other} keeps {asked}: {fates}"
+    off, (near, far) = f"off by {percent(chosen)}", sorted((chosen, pinned), key=distance)
     if chosen.value == pinned.value:
-        return f"{one} and {other} both make {shown_value(chosen)} of {asked}, {_off(chosen)}"
-    if _distance(near) == _distance(far):
+        return f"{one} and {other} both make {shown_value(chosen)} of {asked}, {off}"
+    factor = distance(far) / distance(near)
+    if factor == 1:
         return (
-            f"{one} and {other} are equally far from {asked}, {_off(chosen)}: {one} gives "
+            f"{one} and {other} are equally far from {asked}, {off}: {one} gives "
             f"{shown_value(chosen)}, {other} {shown_value(pinned)}"
         )
-    factor = _distance(far) / _distance(near)
-    times = "a little" if factor < Fraction(105, 100) else f"{_times(factor)} times"
+    times = "a little"
+    if factor >= Fraction(105, 100):
+        times = f"{format_rounded(Fraction(round(factor)) if factor >= 10 else factor, 2)} times"
     digits = next((n for n in range(2, 9) if percent(near, n) != percent(far, n)), 9)
     return (
         f"{near.format.title} comes {times} closer to {asked} than {far.format.title}, off by "
         f"{percent(near, digits)} against {percent(far, digits)}"
     )
-
-
-def _times(factor: Fraction) -> str:
-    return format_rounded(Fraction(round(factor)) if factor >= 10 else factor, 2)
-
-
-def _distance(row: FormatRow) -> Fraction:
-    return abs(row.error or Fraction(0))
 
 
 def _level(row: FormatRow) -> int:
@@ -108,36 +93,38 @@ def _fate(row: FormatRow) -> str:
         return "drops its sign" if level == _SIGN_LOST else "keeps it exactly"
     if row.value is None:
         return "has no code for it"
-    shown = shown_value(row)
     if row.outcome is FormatOutcome.SATURATED and row.asked != 0:
-        return f"cuts it to {shown}"
+        return f"cuts it to {shown_value(row)}"
     if row.outcome is FormatOutcome.ROUNDED and row.asked != 0:
-        return f"is {_off(row)}"
+        return f"is off by {percent(row)}"
     wraps = isinstance(row.format, IntFormat) and row.outcome is FormatOutcome.OVERFLOW
-    return f"{'wraps to' if wraps else 'gives'} {shown}"
-
-
-def _off(row: FormatRow) -> str:
-    return f"off by {percent(row)}"
+    return f"{'wraps to' if wraps else 'gives'} {shown_value(row)}"
 
 
 def _costs(chosen: FormatRow, pinned: FormatRow) -> str:
+    """The bits and the ranges; and what more bits gain, if both make the same of the value."""
     one, other = chosen.format, pinned.format
-    if one.storage_bits == other.storage_bits:
-        bits = f"Both take {one.storage_bits} bits"
-    else:
+    small, large = sorted((chosen, pinned), key=lambda row: row.format.storage_bits)
+    more = large.format.storage_bits - small.format.storage_bits
+    bits, enough = f"Both take {one.storage_bits} bits", ""
+    if more:
         bits = f"{one.title} takes {one.storage_bits} bits, {other.title} {other.storage_bits}"
-    return f"{bits}; {_ranges(one, other)}{_enough(chosen, pinned)}"
+        alike = _level(small) == _level(large) and distance(small) == distance(large)
+        if alike and _level(small) == _EXACT:
+            enough = f", so {small.format.title} is enough for this value"
+        elif alike and _level(small) != _LOST:
+            enough = f", so the {more} bits more of {large.format.title} gain nothing on this value"
+    return f"{bits}; {_ranges(one, other)}{enough}"
 
 
 def _ranges(one: Format, other: Format) -> str:
-    up, down = _order(one.max, other.max), _order(other.min_positive, one.min_positive)
-    low, high, unlike = one.title, _reach(one), _reach(other)
+    up = (one.max > other.max) - (one.max < other.max)
+    down = (one.min_positive < other.min_positive) - (one.min_positive > other.min_positive)
     if up == down == 0:
-        return f"both reach {high}"
-    if up >= 0 <= down or up <= 0 >= down:
+        return f"both reach {_reach(one)}"
+    if up * down >= 0:
         word = "wider" if up + down > 0 else "narrower"
-        return f"{low} has the {word} range, {high} against {unlike}"
+        return f"{one.title} has the {word} range, {_reach(one)} against {_reach(other)}"
     further, smaller = (one, other) if up > 0 else (other, one)
     return (
         f"{further.title} reaches further ({_reach(further)}), {smaller.title} smaller numbers "
@@ -145,23 +132,7 @@ def _ranges(one: Format, other: Format) -> str:
     )
 
 
-def _order(a: Fraction, b: Fraction) -> int:
-    return (a > b) - (a < b)
-
-
 def _reach(fmt: Format) -> str:
     """The magnitudes that it holds."""
     only = "" if fmt.signed else " without sign or zero"
     return f"{format_rounded(fmt.min_positive)} to {format_rounded(fmt.max)}{only}"
-
-
-def _enough(chosen: FormatRow, pinned: FormatRow) -> str:
-    """What the bits that one has more than the other gain, where both make the same of a value."""
-    small, large = sorted((chosen, pinned), key=lambda row: row.format.storage_bits)
-    more = large.format.storage_bits - small.format.storage_bits
-    level = _level(small)
-    if not more or level == _LOST or level != _level(large) or _distance(small) != _distance(large):
-        return ""
-    if level == _EXACT:
-        return f", so {small.format.title} is enough for this value"
-    return f", so the {more} bits more of {large.format.title} gain nothing on this value"
