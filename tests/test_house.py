@@ -18,21 +18,21 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3466,
+    "qtui/cli": 3462,
     "qtui/engine": 6302,
-    "qtui/report": 6546,
+    "qtui/report": 6536,
     "qtui/screen": 7659,
     "qtui/tui": 20961,
     "qtui_core/conformance": 1723,
-    "qtui_core/formats, schemes": 3238,
-    "qtui_core/inspection, evaluation": 7814,
+    "qtui_core/formats, schemes": 3236,
+    "qtui_core/inspection, evaluation": 7813,
     "qtui_core/lab": 7036,
     "qtui_core/memory": 16988,
-    "qtui_core/models, loading, packed": 5834,
+    "qtui_core/models, loading, packed": 5828,
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5239,
-    "the rest": 5880,
+    "the rest": 5866,
 }
 
 

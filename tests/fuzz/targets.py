@@ -33,7 +33,7 @@ from qtui_core.inspection.inspect import inspect_model
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.models import ModelSource, open_model
+from qtui_core.models import ModelSource, TensorInfo, open_model
 from qtui_core.models.files import gguf, layout, safetensors
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.opening_adapter import AdapterSource
@@ -235,8 +235,9 @@ def take_keys(raw: bytes) -> None:
     list(parser.tick())
 
 
-#: Its settings are read before its tensors, of which there are none.
-NO_WEIGHTS = ModelSource("x", "folder", "x")
+#: An adapter that replaces one tensor of its base.
+NORM = TensorInfo("norm.weight", "F32", (4,), 4, 16, "x", 0, 16, readable=True)
+ONE_TENSOR = ModelSource("x", "folder", "x", tensors={NORM.name: NORM})
 ADAPTER = {
     "peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_dora": False, "fan_in_fan_out": False,
     "rank_pattern": {"^q_proj": 4}, "alpha_pattern": {"v": 2.5}, "init_lora_weights": True,
@@ -304,7 +305,7 @@ TARGETS: dict[str, Target] = {
     "adapter": Target(
         lambda: as_json(ADAPTER),
         lambda raw: read_adapter(
-            AdapterSource(load_object(raw, "adapter_config.json", unique=False), NO_WEIGHTS)
+            AdapterSource(load_object(raw, "adapter_config.json", unique=False), ONE_TENSOR)
         ),
     ),
     **OWN_FILES,
