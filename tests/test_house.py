@@ -28,7 +28,7 @@ CEILINGS = {
     "qtui_core/inspection, evaluation": 7813,
     "qtui_core/lab": 7036,
     "qtui_core/memory": 16988,
-    "qtui_core/models, loading, packed": 5828,
+    "qtui_core/models, loading, packed": 5716,
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5239,

@@ -17,8 +17,8 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
-from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
 from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
+from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
 
 #: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -70,12 +70,12 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
 
 
 class FourBitDecoder:
-    """Decodes any rows of a weight, through the whole blocks that contain them."""
+    """Decodes any rows of a weight: level · absmax of its block."""
 
     def __init__(self, parts: StoredTensors) -> None:
         state = _state(parts.source, parts.code)
         count = math.prod(parts.shape)
-        self._kind, self._block = str(state["quant_type"]), int(state["blocksize"])
+        self._levels, self._block = LEVELS[str(state["quant_type"])], int(state["blocksize"])
         self._columns = parts.shape[-1] if parts.shape else 1
         blocks = -(-count // self._block)
         self._codes = parts.raw(parts.code)
@@ -88,13 +88,13 @@ class FourBitDecoder:
             offset = state.get("nested_offset")
             if not isinstance(offset, int | float) or not abs(offset) < _LARGEST:
                 raise parts.fault("its quant_state has nested scales and no nested_offset")
-            scales = parts.integers(name)
-            nested = parts.floats(f"{parts.code}.nested_absmax")
-            levels = parts.floats(f"{parts.code}.nested_quant_map")
+            codes = parts.integers(name).reshape(-1)
+            nested = parts.floats(f"{parts.code}.nested_absmax").reshape(-1)
+            levels = parts.floats(f"{parts.code}.nested_quant_map").reshape(-1)
             size = int(state["nested_blocksize"])
-            if scales.size != blocks or nested.size != -(-blocks // size) or levels.size != 256:
+            if codes.size != blocks or nested.size != -(-blocks // size) or levels.size != 256:
                 raise parts.fault(f"its nested scales are not those of {blocks:,} blocks")
-            self._scales = bitsandbytes_scales(scales, nested, levels, size, float(offset))
+            self._scales = levels[codes] * np.repeat(nested, size)[:blocks] + np.float32(offset)
         else:
             self._scales = parts.floats(name).reshape(-1)
         if self._scales.size != blocks:
@@ -103,14 +103,13 @@ class FourBitDecoder:
     def rows(self, start: int, stop: int) -> Float32:
         first, last = start * self._columns, stop * self._columns
         low, high = first // self._block, -(-last // self._block)
-        half = self._block // 2
-        codes = self._codes[low * half : high * half]
-        short = (high - low) * half - codes.size
-        if short:
-            codes = np.concatenate([codes, np.zeros(short, np.uint8)])
-        values = bitsandbytes_4bit(codes, self._scales[low:high], self._block, self._kind)
-        begin = first - low * self._block
-        return values[begin : begin + last - first].reshape(stop - start, self._columns)
+        # From the byte that holds the first code to the one that holds the last.
+        codes = self._codes[first // 2 : -(-last // 2)]
+        values = self._levels[unpack_nibbles(codes, 2 * codes.size)][first % 2 :][: last - first]
+        values *= np.repeat(self._scales[low:high], self._block)[first - low * self._block :][
+            : last - first
+        ]
+        return values.reshape(stop - start, self._columns)
 
 
 def describe_int8(source: ModelSource, code: str) -> Description:
@@ -145,4 +144,8 @@ class Int8Decoder:
             )
 
     def rows(self, start: int, stop: int) -> Float32:
-        return bitsandbytes_int8(self._codes[start:stop], self._scales[start:stop])
+        # In the order and with the 1/127 of the library (`int8_vectorwise_dequant`).
+        values = self._codes[start:stop].astype(np.float32)
+        values *= self._scales[start:stop, None]
+        values *= np.float32(7.874015718698502e-3)
+        return values

@@ -6,24 +6,29 @@ modules. Its format is told from the stored tensors, as mixed checkpoints name o
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from qtui_core.errors import QtuiError
+from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.patterns import matches
 from qtui_core.models.recognise import quantization_config
-from qtui_core.packed.libraries import compressed_tensors
 from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
     StoredTensors,
     cannot_decode,
-    group_granularity,
 )
 
+#: The library pads a weight to whole tiles.
+_LARGEST_TILE = 4096
 #: The suffixes after "weight" in the names of the tensors that belong to a weight.
 _SUFFIXES = ("_scale", "_zero_point", "_global_scale")
 _INT_WORDS = {"U8": "mxfp4-pack-quantized", "I32": "pack-quantized"}
@@ -132,7 +137,7 @@ def _words(
     size, block = settings.get("group_size"), settings.get("block_structure")
     strategy = settings.get("strategy") or ("group" if type(size) is int else "tensor")
     if strategy == "group" and type(size) is int:
-        granularity = group_granularity(size, shape[-1])
+        granularity = "row" if size >= shape[-1] else f"group{size}"
     elif strategy == "block" and isinstance(block, list) and len(block) == 2:
         granularity = f"tile{block[0]!s:.9}x{block[1]!s:.9}"
     else:
@@ -198,4 +203,56 @@ class CompressedDecoder:
         }
         if self._form == "pack-quantized":
             tensors["weight_shape"] = np.array([stop - start, self._parts.shape[1]])
-        return compressed_tensors(tensors, self._form, self._settings)
+        return _decompressed(tensors, self._form, self._settings)
+
+
+def _decompressed(tensors: Mapping[str, Array], form: str, settings: Mapping[str, Any]) -> Float32:
+    """Decodes a weight of a compressed-tensors checkpoint to float32.
+
+    Args:
+        tensors: the stored tensors by their names in the module (`weight_packed`,
+            `weight_scale`, …); E4M3 codes are bytes under `weight`.
+        form: compressed-tensors' name for the format they are stored in.
+        settings: the quantization arguments of the weights, from the config.
+
+    Raises:
+        MissingLibrary: compressed-tensors is not installed, or too old.
+        QtuiError: compressed-tensors refuses these tensors.
+    """
+    with (
+        importing("Reading these weights", "compressed-tensors"),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        import torch
+        from compressed_tensors.compressors.base import BaseCompressor
+        from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+        from compressed_tensors.quantization.lifecycle.forward import dequantize
+    try:
+        weights = QuantizationArgs(**settings)
+        if max(weights.block_structure or (0,)) > _LARGEST_TILE:
+            raise ValueError(f"its tiles have more than {_LARGEST_TILE:,} rows or columns")
+        scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+        # Copies, as torch warns of arrays that are not writable.
+        state = {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}
+        if form in ("float-quantized", "mxfp8-quantized"):
+            state["weight"] = state["weight"].view(torch.float8_e4m3fn)
+        if form == "nvfp4-pack-quantized":
+            # Unpacked without the library's compressor, which rounds the result to bfloat16.
+            packed = state["weight_packed"]
+            rows, columns = packed.shape
+            values = dequantize(
+                x_q=unpack_fp4_from_uint8(packed, rows, 2 * columns, dtype=torch.float32),
+                scale=state["weight_scale"],
+                args=weights,
+                dtype=torch.float32,
+                global_scale=state["weight_global_scale"],
+            )
+        else:
+            compressor = BaseCompressor.get_value_from_registry(form)
+            values = compressor.decompress(state, scheme)["weight"]
+        return values.to(torch.float32).numpy()
+    except Exception as error:
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise QtuiError(f"compressed-tensors does not decode this: {said}.") from error

@@ -130,8 +130,3 @@ def matrix_shape(source: ModelSource, code: str) -> tuple[int, int]:
     if len(shape) != 2:
         raise cannot_decode(source, code, f"its codes are of shape {list(shape)}, not a matrix")
     return shape[0], shape[1]
-
-
-def group_granularity(size: int, inputs: int) -> str:
-    """The granularity in the text of a scheme, for groups of `size` in rows of `inputs` weights."""
-    return "row" if size >= inputs else f"group{size}"

@@ -16,7 +16,6 @@ from qtui_core.models.files.gguf import ggml_type
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import declared_method, quantization_config
-from qtui_core.packed.awq import AwqDecoder, describe_awq
 from qtui_core.packed.bitsandbytes import (
     FourBitDecoder,
     Int8Decoder,
@@ -25,7 +24,7 @@ from qtui_core.packed.bitsandbytes import (
 )
 from qtui_core.packed.compressed import CompressedDecoder, describe_compressed
 from qtui_core.packed.fp4 import Mxfp4Decoder, Nvfp4Decoder, describe_mxfp4, describe_nvfp4
-from qtui_core.packed.gptq import GptqDecoder, describe_gptq
+from qtui_core.packed.integers import AwqDecoder, GptqDecoder, describe_awq, describe_gptq
 from qtui_core.packed.scaled import ScaledDecoder, describe_scaled
 from qtui_core.packed.stored_tensors import (
     Decoder,
