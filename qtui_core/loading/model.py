@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
@@ -146,7 +147,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     Raises ModelError, which says why, for a model that cannot be run here.
     """
     check_plain(source, "Activations are captured from")
-    config = _config(source)
+    config = configuration_object(source.config or {})
     model_class = _class_of(source, config)
     check_memory(source)
     model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
@@ -167,7 +168,7 @@ def map_language_model(source: ModelSource) -> LoadedModel:
             f"made from: qtui eval ORIGINAL --against {printable(source.id)}."
         )
     check_plain(source, "An evaluation is of")
-    config = _config(source)
+    config = configuration_object(source.config or {})
     if source.location.endswith(".gguf"):
         raise ModelError(
             f"{quoted(source.id)} is a GGUF file, whose tensors have other names than the modules "
@@ -265,20 +266,27 @@ def _main_dtype(source: ModelSource) -> str:
     return next(iter(source.dtypes))
 
 
-def _config(source: ModelSource) -> Any:
-    config = source.config or {}
+def configuration_object(config: Mapping[str, Any]) -> Any:
+    """The configuration object of transformers that a parsed config.json describes, without what
+    could select code to download.
+
+    Raises ModelError if the installed transformers does not know the model or does not accept the
+    configuration.
+    """
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise ModelError(f"The config.json of {quoted(source.id)} names no model_type.")
+        raise ModelError("The config.json names no model_type, so its class is unknown.")
     if kind not in CONFIG_MAPPING:
-        own = " and it asks for code of its own, which is never run" * ("auto_map" in config)
-        raise ModelError(f"The installed transformers knows no model of type {quoted(kind)}{own}.")
+        own = "; it asks for code of its own, which is never run" * ("auto_map" in config)
+        raise ModelError(
+            f"The installed transformers {transformers.__version__} knows no model of type "
+            f"{quoted(kind)}{own}."
+        )
     try:
         return CONFIG_MAPPING[kind].from_dict(without_code(config))
     except Exception as error:  # a configuration can make a constructor raise anything
         raise ModelError(
-            f"transformers does not accept the configuration of {quoted(source.id)}: "
-            f"{_first_line(error)}"
+            f"transformers does not accept this config.json: {_first_line(error)}"
         ) from error
 
 

@@ -94,7 +94,9 @@ class FourBitDecoder:
             size = int(state["nested_blocksize"])
             if codes.size != blocks or nested.size != -(-blocks // size) or levels.size != 256:
                 raise parts.fault(f"its nested scales are not those of {blocks:,} blocks")
-            self._scales = levels[codes] * np.repeat(nested, size)[:blocks] + np.float32(offset)
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are data
+                self._scales = levels[codes] * np.repeat(nested, size)[:blocks]
+                self._scales += np.float32(offset)
         else:
             self._scales = parts.floats(name).reshape(-1)
         if self._scales.size != blocks:
