@@ -145,7 +145,7 @@ class _Batch:
         logits = self._logits(change, self._before[name])
         with torch.inference_mode():
             scores = score(logits, self._original, self._targets)
-        means: Nats = scores.divergence.mean(1, dtype=np.float64)
+        means: Nats = scores["divergence"].mean(1, dtype=np.float64)
         return means
 
     def _logits(self, change: WeightChange, known: int) -> torch.Tensor:
