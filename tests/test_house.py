@@ -25,7 +25,7 @@ CEILINGS = {
     "qtui/tui": 20951,
     "qtui_core/conformance": 2858,
     "qtui_core/formats, schemes": 3731,
-    "qtui_core/inspection, evaluation": 7739,
+    "qtui_core/inspection, evaluation": 7711,
     "qtui_core/lab": 7053,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 6097,
