@@ -7,9 +7,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
-
-import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -37,12 +34,8 @@ _HELP = (
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight of the running model.
-
-    Attributes:
-        info: of the tensor; with the name in the checkpoint, if the checkpoint has this tensor.
-        rows: reads its values.
-    """
+    """A weight of the running model: its tensor, with the name in the checkpoint if that has it,
+    and what reads its values."""
 
     info: TensorInfo
     rows: RowSource
@@ -52,16 +45,8 @@ class StoredWeight:
         return self.rows.rows(0, self.rows.shape[0]).reshape(self.info.shape)
 
 
-#: Returns the values of a weight, float32 in its shape.
-Values = Callable[[StoredWeight], Float32]
-
-
 class WeightChange:
-    """A change of the weights of a model.
-
-    Attributes:
-        name: the name of its row.
-    """
+    """A change of the weights of a model; `name` is that of its row."""
 
     def __init__(self, name: str, source: ModelSource) -> None:
         self.name = name
@@ -106,10 +91,10 @@ class QuantizedWeights(WeightChange):
         scheme = self._scheme_of(weight.info)
         if scheme is None:
             return super().values(weight)
-        found = quantize(weight.rows, scheme, model_absmax=self._extent)
-        if found.outlier_columns is not None:
-            self._columns[weight.info.name] = int(found.outlier_columns.size)
-        return found.dequantize().reshape(weight.info.shape)
+        quantized = quantize(weight.rows, scheme, model_absmax=self._extent)
+        if quantized.outlier_columns is not None:
+            self._columns[weight.info.name] = int(quantized.outlier_columns.size)
+        return quantized.dequantize().reshape(weight.info.shape)
 
     def nbytes(self) -> int:
         total = 0 if self._shared is None else model_scale_bytes(self._shared)
@@ -188,31 +173,21 @@ def read_assignment(path: str) -> dict[str, Scheme | None]:
     """
     try:
         with open(os.path.expanduser(path), "rb", opener=without_waiting) as file:
-            found = json.loads(file.read(_MOST_BYTES))
+            read = json.loads(file.read(_MOST_BYTES))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"The assignment {path!r} cannot be read: {reason}.") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The assignment {path!r} is no JSON: {_HELP}.") from error
-    rows = _rows_of(found)
-    if not rows:
-        raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")
-    return {name: None if text is None else Scheme.parse(text) for name, text in rows.items()}
-
-
-def _rows_of(found: Any) -> dict[str, str | None]:
-    """Tensor name -> text of a scheme; empty if the JSON has another form."""
-    if not isinstance(found, dict):
-        return {}
-    report = found.get("sensitivity")
+    report = read.get("sensitivity") if isinstance(read, dict) else None
     if isinstance(report, dict):
         rows = report.get("assignment")
-        if not isinstance(rows, list):
-            return {}
-        if not all(isinstance(row, dict) and isinstance(row.get("tensor"), str) for row in rows):
-            return {}
-        found = {row["tensor"]: row.get("scheme") for row in rows}
-    return found if all(isinstance(s, str | None) for s in found.values()) else {}
+        rows = rows if isinstance(rows, list) else []
+        read = {row.get("tensor"): row.get("scheme") for row in rows if isinstance(row, dict)}
+    known = isinstance(read, dict) and all(isinstance(name, str) for name in read)
+    if not known or not read or not all(isinstance(text, str | None) for text in read.values()):
+        raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")
+    return {name: None if text is None else Scheme.parse(text) for name, text in read.items()}
 
 
 def assigned(
@@ -234,16 +209,3 @@ def assigned(
                 f"is applied to: only matrices of plain numbers are quantized."
             )
     return QuantizedWeights(name, source, lambda info: schemes.get(info.name))
-
-
-class HeldRows:
-    """Rows of a weight that transformers made of several tensors, such as experts that are stored
-    one by one: `matrix`, any dtype, `[rows, columns]`."""
-
-    def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-
-    def rows(self, start: int, stop: int) -> Float32:
-        found: Float32 = np.asarray(self._matrix[start:stop].float().numpy())
-        return found

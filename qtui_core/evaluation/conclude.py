@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.results import EvaluationBegun, EvaluationRow
+from qtui_core.inspection.sentences import SMALL_BITS, recommended, small_ones
 from qtui_core.quantities import phrase, plural
 
-#: The most bits per parameter of a small candidate; 4 bits with scales are small.
-SMALL_BITS = 5.0
 #: By degrees of freedom (windows - 1): the number of standard errors that a mean difference exceeds
 #: by chance once in a hundred times (two-sided quantiles of Student's t).
 _CHANCE = (
@@ -75,32 +74,30 @@ def conclude_evaluation(
         compared: (name, other name) -> the difference, for rows with finite divergences.
         ended: "done", "stopped", or "" while it runs.
     """
-    start = ""
+    start, tokens = "", windows * begun.text.scored
+    if len(rows) < 2:
+        if ended != "stopped":
+            return "No candidate has read the text yet."
+        return (
+            "Stopped before the first candidate had read a window, so nothing is known: run it "
+            "again, or continue a recording with --resume."
+        )
     if ended == "stopped":
-        if len(rows) < 2:
-            return (
-                "Stopped before the first candidate had read a window, so nothing is known: run it "
-                "again, or continue a recording with --resume."
-            )
         count = len(begun.candidates) - 1
         some = f"{len(rows) - 1} of {count} candidates had read " if len(rows) <= count else ""
         start = f"Stopped after {some}{windows:,} of {windows_of(begun.text.windows)}. "
-    elif len(rows) < 2:
-        return "No candidate has read the text yet."
-    finite = [row for row in rows[1:] if row.kl_mean is not None]
-    broken = [row for row in rows[1:] if row.kl_mean is None]
     if rows[0].nonfinite:
-        return f"{start}{broken_original(rows[0], windows * begun.text.scored)}"
-    if broken:
-        start += _broken(broken, windows * begun.text.scored) + (" " if finite else "")
+        return f"{start}{broken_original(rows[0], tokens)}"
+    finite = [row for row in rows[1:] if row.kl_mean is not None]
+    if broken := [row for row in rows[1:] if row.kl_mean is None]:
+        start += f"{_broken(broken, tokens)} "
     if not finite:
         return start.strip()
     weights = [row for row in finite if row.activations is None] or finite
     if len(weights) == 1:
-        said = _alone(weights[0], rows[0], windows, begun)
-        best = weights[0]
+        best, said = weights[0], _alone(weights[0], tokens)
     else:
-        said, best = _among(weights, windows, begun, compared)
+        best, said = _among(weights, windows, begun, compared)
     return f"{start}{said}{_inputs(best, finite, compared, windows)}"
 
 
@@ -125,117 +122,90 @@ def broken_original(original: EvaluationRow, tokens: int) -> str:
     )
 
 
-def _alone(
-    row: EvaluationRow, original: EvaluationRow, windows: int, begun: EvaluationBegun
-) -> str:
-    """About the only candidate."""
+def _alone(row: EvaluationRow, tokens: int) -> str:
     at = f"{row.name}, at {row.bits_per_parameter:.2f} bits per parameter,"
     if row.kl_mean == 0.0:
         return (
-            f"{at} gives the original's distribution on all of "
-            f"{plural(windows * begun.text.scored, 'token')}: it changes nothing that this text "
-            f"shows."
+            f"{at} gives the original's distribution on all of {plural(tokens, 'token')}: it "
+            f"changes nothing that this text shows."
         )
-    change = (row.loss or 0.0) - (original.loss or 0.0)
+    change = row.loss_change or 0.0
+    loss = f"{'rises' if change > 0 else 'falls'} by {abs(change):.3g} nats"
+    if abs(change) < _SLIGHT:
+        loss = f"changes by less than {_SLIGHT:g} nats"
+    stay = row.top1_agreement if row.top1_agreement == 1 else min(row.top1_agreement, 0.999)
     return (
-        f"{at} is {_divergence(row)} from the original: the loss {_change(change)}, and "
-        f"{_stay(row.top1_agreement):.1%} of the most likely tokens stay; name other schemes of as "
-        f"many bits to see whether that is little."
+        f"{at} is {_divergence(row)} from the original: the loss {loss}, and {stay:.1%} of the "
+        f"most likely tokens stay; name other schemes of as many bits to see whether that is "
+        f"little."
     )
-
-
-def _stay(share: float) -> float:
-    """A share whose text says 100% only if it is all."""
-    return share if share == 1 else min(share, 0.999)
-
-
-def _change(loss: float) -> str:
-    if abs(loss) < _SLIGHT:
-        return f"changes by less than {_SLIGHT:g} nats"
-    return f"{'rises' if loss > 0 else 'falls'} by {abs(loss):.3g} nats"
 
 
 def _among(
     rows: Sequence[EvaluationRow], windows: int, begun: EvaluationBegun, compared: Comparisons
-) -> tuple[str, EvaluationRow]:
-    """Which of several candidates to take, and that candidate."""
-    small = [row for row in rows if row.bits_per_parameter <= SMALL_BITS]
-    chosen = small if small else list(rows)
-    ranked = sorted(chosen, key=lambda row: (row.kl_mean or 0.0, row.nbytes))
-    first = ranked[0]
-    among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, " if small else ""
-    least = [row for row in ranked if row.kl_mean == first.kl_mean]
-    if len(ranked) == 1:
-        said = f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {figures_of(first)}"
-        others = "; name others of as few bits to choose from"
-        return f"{said}{_larger(first, rows)}{others}.", first
+) -> tuple[EvaluationRow, str]:
+    """Which of several candidates to take, and the sentence."""
+    small = small_ones(rows)
+    first = recommended(rows, _kl)
+    others = sorted((row for row in small if row is not first), key=lambda r: (_kl(r), r.nbytes))
+    among = ""
+    if first.bits_per_parameter <= SMALL_BITS:
+        among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, "
+    larger = _larger(first, rows)
+    if not others:
+        return first, (
+            f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {figures_of(first)}{larger}"
+            f"; name others of as few bits to choose from."
+        )
     if windows < 2:
-        has = "have" if len(least) > 1 else "has"
-        return (
-            f"{among}{phrase([row.name for row in least])} {has} the least divergence, "
+        least = [row.name for row in (first, *others) if row.kl_mean == first.kl_mean]
+        more = "more --windows" if _more_there(begun, 1) else "a longer --text"
+        return first, (
+            f"{among}{phrase(least)} {'have' if len(least) > 1 else 'has'} the least divergence, "
             f"{figures_of(first)}, but one window gives no standard error, so that may be chance: "
-            f"read {'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
-            first,
+            f"read {more}."
         )
     limit = beyond_chance(windows)
-    second = ranked[1]
-    ties = [row for row in ranked[1:] if compared[row.name, first.name].errors < limit]
-    if ties:
-        return _tied(first, ties, rows, windows, begun, compared)
-    errors = compared[second.name, first.name].errors
-    said = (
-        f"{among}{first.name} has the least divergence, {figures_of(first)}, "
-        f"{errors_apart(errors)} below {second.name} ({short_figures(second)}): take it"
+    if ties := [row for row in others if compared[row.name, first.name].errors < limit]:
+        return _tied([first, *ties], windows, begun, compared, rows)
+    errors = errors_apart(compared[others[0].name, first.name].errors)
+    return first, (
+        f"{among}{first.name} has the least divergence, {figures_of(first)}, {errors} below "
+        f"{others[0].name} ({short_figures(others[0])}): take it{_smaller(first, others)}{larger}."
     )
-    return f"{said}{_smaller(first, ranked)}{_larger(first, rows)}.", first
 
 
 def _tied(
-    first: EvaluationRow,
-    ties: Sequence[EvaluationRow],
-    rows: Sequence[EvaluationRow],
+    alike: Sequence[EvaluationRow],
     windows: int,
     begun: EvaluationBegun,
     compared: Comparisons,
-) -> tuple[str, EvaluationRow]:
-    """The sentence if the best candidate cannot be distinguished from others."""
-    alike = [first, *ties]
+    rows: Sequence[EvaluationRow],
+) -> tuple[EvaluationRow, str]:
+    """The sentence if the best candidate, the first, cannot be distinguished from others."""
+    first, *ties = alike
     best = min(alike, key=lambda row: row.nbytes)
-    names = phrase([row.name for row in alike])
     if all(row.kl_mean == first.kl_mean for row in alike):
-        differ = f"have the same divergence of {_nats(first.kl_mean)} nats"
+        differ = f"have the same divergence of {_kl(first):.3g} nats"
     else:
         farthest = max(compared[row.name, first.name].errors for row in ties)
-        least = "at most " if len(ties) > 1 else ""
         differ = (
-            f"cannot be told apart on {windows_of(windows)}: they differ by {least}{farthest:.1f} "
-            f"standard errors ({short_figures(first)} and {short_figures(ties[-1])})"
+            f"cannot be told apart on {windows_of(windows)}: they differ by "
+            f"{'at most ' * (len(ties) > 1)}{farthest:.1f} standard errors "
+            f"({short_figures(first)} and {short_figures(ties[-1])})"
         )
-    same = min(row.nbytes for row in alike) == max(row.nbytes for row in alike)
-    smallest = [row for row in alike if row.nbytes == best.nbytes]
-    take = f"{best.name}, {'the' if len(smallest) == 1 else 'one of the'} smallest"
-    if same:
+    smallest = sum(row.nbytes == best.nbytes for row in alike)
+    take = f"{best.name}, {'the' if smallest == 1 else 'one of the'} smallest"
+    if smallest == len(alike):
         take = "either" if len(alike) == 2 else "any of them"
-    take = f"take {take}{_more(first, ties, windows, begun, compared)}"
-    larger = _larger(best, [row for row in rows if row is best or row not in alike])
-    return f"{names} {differ}: {take}{larger}.", best
-
-
-def _more(
-    first: EvaluationRow,
-    ties: Sequence[EvaluationRow],
-    windows: int,
-    begun: EvaluationBegun,
-    compared: Comparisons,
-) -> str:
-    """How many windows would distinguish the best from the next, if the difference stays."""
     errors = compared[ties[0].name, first.name].errors
-    if errors < _GUESS:
-        return ""
-    needed = math.ceil(1.1 * windows * (_LIMIT / errors) ** 2)
-    rounded = max(windows + 1, round(needed, 2 - len(str(needed))))
-    longer = "" if _more_there(begun, rounded - 1) else " of a longer text"
-    return f", or decide with about {rounded:,} windows{longer}"
+    if errors >= _GUESS:  # if the difference stays, how many windows would tell
+        needed = math.ceil(1.1 * windows * (_LIMIT / errors) ** 2)
+        rounded = max(windows + 1, round(needed, 2 - len(str(needed))))
+        longer = "" if _more_there(begun, rounded - 1) else " of a longer text"
+        take += f", or decide with about {rounded:,} windows{longer}"
+    larger = _larger(best, [row for row in rows if row is best or row not in alike])
+    return best, f"{phrase([row.name for row in alike])} {differ}: take {take}{larger}."
 
 
 def _more_there(begun: EvaluationBegun, windows: int) -> bool:
@@ -243,39 +213,33 @@ def _more_there(begun: EvaluationBegun, windows: int) -> bool:
     return begun.text.available // begun.text.window > windows
 
 
-def _smaller(first: EvaluationRow, ranked: Sequence[EvaluationRow]) -> str:
+def _smaller(first: EvaluationRow, others: Sequence[EvaluationRow]) -> str:
     """A candidate that takes fewer bytes for a little more divergence."""
-    least = (first.kl_mean or 0.0) * _NEARLY
-    found = [
-        r for r in ranked[1:] if r.nbytes < 0.98 * first.nbytes and (r.kl_mean or 0.0) <= least
-    ]
-    if not found:
+    near = [r for r in others if r.nbytes < 0.98 * first.nbytes and _kl(r) <= _NEARLY * _kl(first)]
+    if not near:
         return ""
-    row = min(found, key=lambda each: each.nbytes)
+    row = min(near, key=lambda each: each.nbytes)
     return (
-        f", or {row.name}, with {1 - row.nbytes / first.nbytes:.0%} fewer bytes, for "
-        f"{_nats(row.kl_mean)}"
+        f", or {row.name}, with {1 - row.nbytes / first.nbytes:.0%} fewer bytes, for {_kl(row):.3g}"
     )
 
 
 def _larger(best: EvaluationRow, rows: Sequence[EvaluationRow]) -> str:
     """What the best of all candidates reaches with more bits."""
-    top = min(rows, key=lambda row: (row.kl_mean or 0.0, row.nbytes))
-    if top.nbytes <= best.nbytes or (top.kl_mean or 0.0) >= (best.kl_mean or 0.0):
+    top = min(rows, key=lambda row: (_kl(row), row.nbytes))
+    if top.nbytes <= best.nbytes or _kl(top) >= _kl(best):
         return ""
-    return f"; with {top.bits_per_parameter:.2f} bits {top.name} comes to {_nats(top.kl_mean)}"
+    return f"; with {top.bits_per_parameter:.2f} bits {top.name} comes to {_kl(top):.3g}"
 
 
 def _inputs(
     best: EvaluationRow, rows: Sequence[EvaluationRow], compared: Comparisons, windows: int
 ) -> str:
     """What quantizing the inputs of layers adds to the candidate that is recommended."""
-    if best.activations is not None:
+    with_inputs = [row for row in rows if row.scheme == best.scheme and row.activations is not None]
+    if best.activations is not None or not with_inputs:
         return ""
-    found = [row for row in rows if row.scheme == best.scheme and row.activations is not None]
-    if not found:
-        return ""
-    row = min(found, key=lambda each: each.kl_mean or 0.0)
+    row = min(with_inputs, key=_kl)
     more = compared[row.name, best.name]
     if more.difference == 0:
         how = "as its weights alone"
@@ -283,8 +247,11 @@ def _inputs(
         how = f"which {windows_of(windows)} cannot tell from chance"
     else:
         how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
-    comes = f"{best.scheme} comes to {_nats(row.kl_mean)}"
-    return f" With its inputs in {row.activations}, {comes}, {how}."
+    return f" With its inputs in {row.activations}, {best.scheme} comes to {_kl(row):.3g}, {how}."
+
+
+def _kl(row: EvaluationRow) -> float:
+    return row.kl_mean or 0.0
 
 
 def errors_apart(count: float) -> str:
@@ -298,15 +265,11 @@ def figures_of(row: EvaluationRow) -> str:
 
 def _divergence(row: EvaluationRow) -> str:
     spread = "" if row.kl_stderr is None else f" ± {row.kl_stderr:.2g}"
-    return f"{_nats(row.kl_mean)}{spread} nats a token"
+    return f"{_kl(row):.3g}{spread} nats a token"
 
 
 def short_figures(row: EvaluationRow) -> str:
-    return f"{_nats(row.kl_mean)} at {row.bits_per_parameter:.2f} bits"
-
-
-def _nats(value: float | None) -> str:
-    return f"{value or 0.0:.3g}"
+    return f"{_kl(row):.3g} at {row.bits_per_parameter:.2f} bits"
 
 
 def windows_of(count: int) -> str:

@@ -12,9 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from qtui_core.dataclass import dataclass
@@ -26,6 +24,7 @@ from qtui_core.evaluation.changes import (
     read_assignment,
     uniform,
 )
+from qtui_core.evaluation.figures import TOKEN_SCORES
 from qtui_core.evaluation.merged import adapted, refuse_parts
 from qtui_core.evaluation.results import (
     Candidate,
@@ -39,10 +38,11 @@ from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.extras import installed_version
 from qtui_core.loading.text import HELD_BACK_PROSE, MAX_BYTES, Text, builtin_text, read_text
-from qtui_core.loading.tokens import Tokenizer, positions_of
+from qtui_core.loading.tokens import Ids, Tokenizer, positions_of
 from qtui_core.models import ModelSource, open_model
 from qtui_core.models.quoting import listed, quoted
-from qtui_core.quant import Cancelled, Scheme
+from qtui_core.quant import Cancelled
+from qtui_core.quantities import plural
 from qtui_core.training.run.placement import NoGpu
 
 #: The most tokens of a batch: with so many, reading and rounding a weight takes a tenth of the time
@@ -58,7 +58,7 @@ Advance = Callable[[float, str], None]
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """The prepared inputs of an evaluation. `ways` has one item for each candidate."""
+    """What an evaluation runs. `ways` has one item for each candidate."""
 
     begun: EvaluationBegun
     model: StreamedModel
@@ -92,44 +92,42 @@ def evaluate(
     with ExitStack() as stack:
         advance(0.0, "opening the model")
         work = _prepare(source, settings, stack)
-        tell(work.begun)
-        count, steps = len(work.ways), work.begun.parts * work.model.units
-        taken, last = 0, 0
-        for batch, size in enumerate(work.begun.batches):
+        begun = work.begun
+        tell(begun)
+        count, units, last = len(work.ways), work.model.units, 0
+        for batch, size in enumerate(begun.batches):
             windows, last = work.windows.ids[last : last + size], last + size
             missing = [c for c in range(count) if (batch, c) not in done]
-            taken = batch * count * work.model.units
-            if not missing:
-                continue
             original: torch.Tensor | None = None
-            for number in sorted({0, *missing}):
-                name = work.begun.candidates[number].name
-                taken = (batch * count + number) * work.model.units
+            for number in sorted({0, *missing}) if missing else ():
+                words = (
+                    f"{begun.candidates[number].name}, batch {batch + 1} of {len(begun.batches)}"
+                )
+                taken = (batch * count + number) * units
 
-                def step(name: str = name, batch: int = batch) -> None:
+                def step(words: str = words) -> None:
                     nonlocal taken
                     if cancelled():
                         raise Cancelled("The evaluation was cancelled.")
-                    place = f", batch {batch + 1} of {len(work.begun.batches)}"
-                    advance(min(1.0, taken / steps), name + place)
+                    advance(min(1.0, taken / (begun.parts * units)), words)
                     taken += 1
 
                 began = time.perf_counter()
-                found, logits = _part(work, number, windows, original, step)
+                scores, logits = _part(work, number, windows, original, step)
                 original = logits if original is None else original
                 if number in missing:
-                    tell(_part_scored(batch, number, work, found, time.perf_counter() - began))
+                    tell(_part_scored(batch, number, work, scores, time.perf_counter() - began))
 
 
 def _part(
     work: _Prepared,
     number: int,
-    windows: np.ndarray[Any, np.dtype[np.int64]],
+    windows: Ids,
     original: torch.Tensor | None,
     step: Callable[[], None],
 ) -> tuple[TokenScores, torch.Tensor]:
-    way = work.ways[number]
-    scored = work.windows.scored
+    """The scores, and the logits that they are of."""
+    way, scored = work.ways[number], work.windows.scored
     logits = work.model.logits(windows, scored, ForwardPass(way.change, way.activations, step))
     if original is None and not bool(logits.isfinite().any(-1).all()):
         broken = work.model.broken
@@ -144,20 +142,13 @@ def _part(
 
 
 def _part_scored(
-    batch: int, number: int, work: _Prepared, found: TokenScores, seconds: float
+    batch: int, number: int, work: _Prepared, scores: TokenScores, seconds: float
 ) -> PartScored:
-    def text(values: np.ndarray[Any, Any], dtype: str) -> str:
-        return b64encode(np.ascontiguousarray(values, dtype).tobytes()).decode()
-
-    return PartScored(
-        batch,
-        number,
-        work.ways[number].change.nbytes(),
-        text(found.loss, "<f4"),
-        text(found.divergence, "<f4") if number else "",
-        text(found.agreement, "|u1"),
-        seconds,
-    )
+    texts = {
+        name: b64encode(scores[name].tobytes()).decode() if number or row.of_original else ""
+        for name, row in TOKEN_SCORES.items()
+    }
+    return PartScored(batch, number, work.ways[number].change.nbytes(), seconds=seconds, **texts)
 
 
 def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
@@ -198,11 +189,14 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         ids = ids[ids.size // 2 :]
     limit = positions_of(model.loaded.model)
     windows = cut_windows(ids, tokenizer, settings, limit, source.parameters)
-    ways: list[tuple[WeightChange, Scheme | None]] = []
-    for number, change in enumerate(changes):
-        ways.append((change, None))
-        if number:
-            ways += [(change, scheme) for scheme in settings.activations]
+    count, length = windows.ids.shape
+    by_logits = LOGIT_BYTES // (4 * windows.scored * model.loaded.vocabulary)
+    size = max(1, min(BATCH_TOKENS // length, by_logits))
+    ways = [
+        (change, scheme)
+        for number, change in enumerate(changes)
+        for scheme in (None, *(settings.activations if number else ()))
+    ]
     begun = EvaluationBegun(
         model=source.id,
         architecture=source.architecture or "",
@@ -214,12 +208,12 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
             tokenizer=tokenizer.words,
             available=windows.available,
             digest=windows.digest,
-            window=windows.ids.shape[1],
+            window=length,
             scored=windows.scored,
-            windows=len(windows.ids),
+            windows=count,
         ),
         candidates=tuple(Candidate(c.name, None if a is None else str(a)) for c, a in ways),
-        batches=_batches(windows, model.loaded.vocabulary),
+        batches=tuple(min(size, count - start) for start in range(0, count, size)),
         device=_device_words(settings.device),
         notes=tuple(notes),
         versions={name: installed_version(name) or "" for name in _LIBRARIES},
@@ -255,16 +249,7 @@ def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
     )
 
 
-def _batches(windows: TextWindows, vocabulary: int) -> tuple[int, ...]:
-    """The number of windows of each batch."""
-    total, length = windows.ids.shape
-    by_logits = LOGIT_BYTES // (4 * windows.scored * vocabulary)
-    size = max(1, min(BATCH_TOKENS // length, by_logits))
-    return tuple(min(size, total - start) for start in range(0, total, size))
-
-
 def _device_words(device: str) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(0)}, float32"
-    count = torch.get_num_threads()
-    return f"CPU, {count} thread{'s' * (count != 1)}, float32"
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, float32"

@@ -4,11 +4,12 @@ recording and the screen use the same objects."""
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.figures import FIGURES, TOKEN_SCORES, TokenScore
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.quantities import plural
 from qtui_core.recorded_lines import LineKinds, RecordingReader
@@ -91,9 +92,8 @@ class PartScored:
 
     Attributes:
         nbytes: of the candidate, with scales and zero points.
-        loss, divergence: of each scored token, nats: float32 `[windows, scored]`, little-endian, as
-            base64 text. The divergence is empty for the original.
-        agreement: whether its most likely token is that of the original: uint8 in the same shape.
+        loss, divergence, agreement: a row of TOKEN_SCORES each: `[windows, scored]`, little-endian,
+            as base64 text. Empty where the original has none.
     """
 
     batch: int
@@ -104,22 +104,29 @@ class PartScored:
     agreement: str
     seconds: float
 
+    def scores(self) -> Iterator[tuple[str, TokenScore, bytes]]:
+        """(name, row, values) of each score that this candidate has. Raises ValueError for a text
+        that is no base64."""
+        for name, score in TOKEN_SCORES.items():
+            if self.candidate or score.of_original:
+                yield name, score, b64decode(getattr(self, name), validate=True)
+
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """A candidate over all scored tokens.
+    """A candidate over all scored tokens. None where the score of a token is not finite.
 
     Attributes:
         bits_per_parameter, nbytes: of the whole model as stored, with scales and zero points.
             Quantized activations are not stored.
         kl_mean, kl_median, kl_p999: of the KL divergence of the candidate's distribution of the
-            next token from the original's, nats. None where a token's is not finite.
+            next token from the original's, nats.
         kl_stderr: the standard error of the mean, from the means of the windows, as tokens of one
             window are correlated. None for one window.
         loss: the mean cross entropy of the next token, nats; `perplexity` is its exponential.
         top1_agreement: the share of tokens for which the most likely next token is that of the
             original; of equally likely ones the first counts.
-        nonfinite: tokens with a loss or divergence that is not finite.
+        nonfinite: tokens with a score that is not finite.
         seconds: that it took.
     """
 
@@ -136,21 +143,13 @@ class EvaluationRow:
     top1_agreement: float
     nonfinite: int = 0
     seconds: float = 0.0
+    loss_change: float | None = None
 
     PRINTED = (
         ("scheme", "name"),
         ("weights", "scheme"),
         "activations",
-        "bits_per_parameter",
-        ("bytes", "nbytes"),
-        "kl_mean",
-        "kl_stderr",
-        "kl_median",
-        "kl_p999",
-        "loss",
-        "perplexity",
-        "top1_agreement",
-        "nonfinite",
+        *((figure.json_name, figure.name) for figure in FIGURES if not figure.differs),
         "seconds",
     )
 
@@ -234,9 +233,9 @@ class EvaluationRecording:
 
 
 def _recording(
-    begun: EvaluationBegun, told: Iterable[EvaluationEvent], complaint: str
+    begun: EvaluationBegun, events: Iterable[EvaluationEvent], complaint: str
 ) -> EvaluationRecording:
-    parts = {(p.batch, p.candidate): p for p in told if isinstance(p, PartScored)}
+    parts = {(p.batch, p.candidate): p for p in events if isinstance(p, PartScored)}
     fitting = tuple(part for part in parts.values() if _fits(begun, part))
     if left_out := len(parts) - len(fitting):
         complaint = (
@@ -251,19 +250,16 @@ def _fits(begun: EvaluationBegun, part: PartScored) -> bool:
     if part.batch >= len(begun.batches) or part.candidate >= len(begun.candidates):
         return False
     tokens = begun.batches[part.batch] * begun.text.scored
-    texts = [(part.loss, 4 * tokens), (part.agreement, tokens)]
-    if part.candidate:  # the original has no divergence
-        texts.append((part.divergence, 4 * tokens))
     try:
-        return all(len(b64decode(text, validate=True)) == size for text, size in texts)
+        return all(len(v) == int(score.dtype[-1]) * tokens for _, score, v in part.scores())
     except ValueError:
         return False
 
 
-def _out_of_place(told: EvaluationEvent) -> str:
-    if isinstance(told, EvaluationBegun) and min(told.text.scored, *told.batches, 1) < 1:
+def _out_of_place(event: EvaluationEvent) -> str:
+    if isinstance(event, EvaluationBegun) and min(event.text.scored, *event.batches, 1) < 1:
         return "It has batches of no windows, or windows of no tokens."
-    if isinstance(told, PartScored) and min(told.batch, told.candidate) < 0:
+    if isinstance(event, PartScored) and min(event.batch, event.candidate) < 0:
         return "A part has a negative number."
     return ""
 
@@ -274,7 +270,7 @@ _READER: Final = RecordingReader(
     "an evaluation",
     EvaluationBegun,
     "the beginning of one",
-    over=lambda told: isinstance(told, Evaluation) and told.ended == "done",
+    over=lambda event: isinstance(event, Evaluation) and event.ended == "done",
     wrong=_out_of_place,
 )
 is_evaluation_recording: Final = _READER.begins

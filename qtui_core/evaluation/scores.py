@@ -8,30 +8,58 @@ tokens, the first counts as the most likely, as in llama.cpp.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.evaluation.figures import TOKEN_SCORES
 
 #: The most logits that are compared at once, 32 MiB in float64.
 _PIECE = 1 << 22
 
+#: By the names of TOKEN_SCORES: `[windows, scored]`.
+TokenScores = Mapping[str, np.ndarray]
+
 
 @dataclass(frozen=True, eq=False)
-class TokenScores:
-    """The scores of each token, all `[windows, scored]`.
+class NextTokens:
+    """Distributions of the next token, as float64 log probabilities `[tokens, vocabulary]`.
 
     Attributes:
-        loss: its cross entropy -log q, nats, float32.
-        divergence: KL(p || q) = sum of p (log p - log q) over the vocabulary, nats, float32, where
-            p is the original's distribution; zeros for the original itself.
-        agreement: whether p and q have the same most likely token, uint8.
+        q, p: of the candidate and of the original; the same for the original itself.
+        targets: the tokens that come next, int64 `[tokens]`.
     """
 
-    loss: Float32
-    divergence: Float32
-    agreement: np.ndarray
+    q: torch.Tensor
+    p: torch.Tensor
+    targets: torch.Tensor
+
+    def loss(self) -> torch.Tensor:
+        """The cross entropy -log q of the next token, nats."""
+        return -self.q.gather(1, self.targets[:, None])[:, 0]
+
+    def divergence(self) -> torch.Tensor:
+        """KL(p || q) = sum of p (log p - log q) over the vocabulary, nats."""
+        if self.p is self.q:
+            return torch.zeros_like(self.q[:, 0])
+        terms = self.p.exp() * (self.p - self.q)
+        # A token to which the original gives probability 0 counts nothing, whatever q is.
+        whole = torch.where(self.p == -torch.inf, 0.0, terms).sum(-1)
+        return whole.clamp(min=0.0)  # rounding leaves some at -1e-17
+
+    def agreement(self) -> torch.Tensor:
+        """Whether p and q have the same most likely token."""
+        return self.p.argmax(-1) == self.q.argmax(-1)
+
+
+#: The functions of the rows of TOKEN_SCORES.
+_SCORES: Mapping[str, Callable[[NextTokens], torch.Tensor]] = {
+    "loss": NextTokens.loss,
+    "divergence": NextTokens.divergence,
+    "agreement": NextTokens.agreement,
+}
 
 
 def score(
@@ -44,32 +72,18 @@ def score(
         original: of the original, in the same shape; None if `logits` are.
         targets: the tokens that come next, int64 `[windows, scored]`, on the same device.
     """
-    shape = tuple(targets.shape)
     q = logits.reshape(-1, logits.shape[-1])
     p = None if original is None else original.reshape(q.shape)
-    next_ones = targets.reshape(-1)
-    loss, divergence, agreement = [], [], []
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in TOKEN_SCORES}
     height = max(1, _PIECE // q.shape[1])
     for start in range(0, q.shape[0], height):
         rows = slice(start, start + height)
         log_q = torch.log_softmax(q[rows].double(), -1)
-        loss.append(-log_q.gather(1, next_ones[rows, None])[:, 0])
-        if p is None:
-            divergence.append(torch.zeros_like(loss[-1]))
-            agreement.append(torch.ones_like(next_ones[rows], dtype=torch.bool))
-            continue
-        log_p = torch.log_softmax(p[rows].double(), -1)
-        terms = log_p.exp() * (log_p - log_q)
-        # A token to which the original gives probability 0 counts nothing, whatever q is.
-        whole = torch.where(log_p == -torch.inf, 0.0, terms).sum(-1)
-        divergence.append(whole.clamp(min=0.0))  # rounding leaves some at -1e-17
-        agreement.append(p[rows].argmax(-1) == q[rows].argmax(-1))
-
-    def joined(parts: list[torch.Tensor], dtype: torch.dtype) -> np.ndarray:
-        return torch.cat(parts).to(dtype).cpu().numpy().reshape(shape)
-
-    return TokenScores(
-        joined(loss, torch.float32),
-        joined(divergence, torch.float32),
-        joined(agreement, torch.uint8),
-    )
+        log_p = log_q if p is None else torch.log_softmax(p[rows].double(), -1)
+        pair = NextTokens(log_q, log_p, targets.reshape(-1)[rows])
+        for name, found in parts.items():
+            found.append(_SCORES[name](pair))
+    return {
+        name: torch.cat(found).cpu().numpy().astype(TOKEN_SCORES[name].dtype).reshape(targets.shape)
+        for name, found in parts.items()
+    }

@@ -21,13 +21,14 @@ from torch import nn
 from qtui_core.activations.capture import THREADED_PARAMETERS
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
-from qtui_core.evaluation.changes import HeldRows, StoredWeight, WeightChange
+from qtui_core.evaluation.changes import StoredWeight, WeightChange
 from qtui_core.loading.model import LoadedModel, is_linear, map_language_model, spellings
 from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, Role, TensorInfo
 from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import quantize
+from qtui_core.quant.segments.injection import ArrayRows
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.training.model.stacks import stacks_of
 
@@ -91,8 +92,7 @@ class StreamedModel:
         self.broken = ""
         weights = _weights_of(source, self._model)
         self.weights = tuple(weights.values())
-        held = [w.info.name for w in self.weights if isinstance(w.rows, HeldRows)]
-        self.unnamed = tuple(held)
+        self.unnamed = tuple(w.info.name for w in self.weights if isinstance(w.rows, ArrayRows))
         for module in self._model.modules():
             if is_linear(module):
                 hook = self._rounding(weights[id(module.weight)])
@@ -246,7 +246,7 @@ def _weight_of(source: ModelSource, names: list[str], value: torch.Tensor) -> St
         end=nbytes,
         readable=True,
     )
-    return StoredWeight(info, HeldRows(value.reshape(info.matrix)))
+    return StoredWeight(info, ArrayRows(value.reshape(info.matrix)))
 
 
 def _is_same(source: ModelSource, info: TensorInfo, value: torch.Tensor) -> bool:

@@ -10,14 +10,15 @@ computed from the differences of the windows.
 from __future__ import annotations
 
 import math
-from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.conclude import Comparisons, PairedDifference, conclude_evaluation
+from qtui_core.evaluation.figures import FIGURES, TOKEN_SCORES
 from qtui_core.evaluation.results import Evaluation, EvaluationBegun, EvaluationRow, PartScored
 
 Floats = npt.NDArray[np.float64]
@@ -25,13 +26,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """The scores of a candidate, all `[windows, scored]`."""
+    """The scores of a candidate by name, float64 `[windows, scored]`."""
 
-    loss: Floats
-    divergence: Floats
-    agreement: Floats
+    scores: Mapping[str, Floats]
     nbytes: int
     seconds: float
+
+    @property
+    def divergence(self) -> Floats:
+        """Zeros for the original."""
+        return self.scores.get("divergence", np.zeros_like(self.scores["loss"]))
 
 
 def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = "") -> Evaluation:
@@ -56,7 +60,7 @@ def compare_candidates(
     if not batches:
         return 0, (), {}
     tokens = {c: _read(begun, [known[b, c] for b in batches]) for c in numbers}
-    rows = tuple(_row(begun, number, found) for number, found in tokens.items())
+    rows = tuple(_row(begun, number, tokens) for number in tokens)
     means = {row.name: tokens[c].divergence.mean(1) for c, row in zip(tokens, rows, strict=True)}
     compared = {
         (a.name, b.name): _compared(means[a.name], means[b.name])
@@ -68,42 +72,54 @@ def compare_candidates(
 
 
 def _read(begun: EvaluationBegun, parts: Sequence[PartScored]) -> _Tokens:
-    def values(name: str, dtype: str) -> Floats:
-        found = [np.frombuffer(b64decode(getattr(part, name)), dtype) for part in parts]
-        return np.concatenate(found).astype(np.float64).reshape(-1, begun.text.scored)
-
-    loss = values("loss", "<f4")
+    values: dict[str, list[npt.NDArray[Any]]] = {}
+    for part in parts:
+        for name, score, raw in part.scores():
+            values.setdefault(name, []).append(np.frombuffer(raw, score.dtype))
+    scored = begun.text.scored
     return _Tokens(
-        loss,
-        values("divergence", "<f4") if parts[0].candidate else np.zeros_like(loss),
-        values("agreement", "|u1"),
+        {n: np.concatenate(v).astype(np.float64).reshape(-1, scored) for n, v in values.items()},
         parts[-1].nbytes,
         sum(part.seconds for part in parts),
     )
 
 
-def _row(begun: EvaluationBegun, number: int, found: _Tokens) -> EvaluationRow:
-    candidate = begun.candidates[number]
-    finite = np.isfinite(found.divergence) & np.isfinite(found.loss)
+def _row(begun: EvaluationBegun, number: int, tokens: Mapping[int, _Tokens]) -> EvaluationRow:
+    candidate, own = begun.candidates[number], tokens[number]
+    finite = np.logical_and.reduce([np.isfinite(values) for values in own.scores.values()])
     whole = bool(finite.all())
-    median, p999 = np.percentile(found.divergence, (50, 99.9)) if whole else (math.nan, math.nan)
-    loss = float(found.loss.mean()) if whole else None
+    figures: dict[str, Any] = {}
+    for figure in FIGURES:
+        if figure.of is not None:
+            score, how = figure.of
+            known = whole or TOKEN_SCORES[score].dtype == "|u1"
+            values = own.scores.get(score, own.divergence)
+            figures[figure.name] = _REDUCTIONS[how](values) if known else None
+    loss, first = figures["loss"], tokens[0].scores["loss"].mean()
     return EvaluationRow(
         scheme=candidate.scheme,
         activations=candidate.activations,
-        bits_per_parameter=8 * found.nbytes / begun.parameters if begun.parameters else 0.0,
-        nbytes=found.nbytes,
-        kl_mean=float(found.divergence.mean()) if whole else None,
-        kl_stderr=standard_error(found.divergence.mean(1)) if whole else None,
-        kl_median=float(median) if whole else None,
-        kl_p999=float(p999) if whole else None,
-        loss=loss,
-        # A perplexity beyond e^700 overflows float64.
-        perplexity=math.exp(loss) if loss is not None and loss < 700 else None,
-        top1_agreement=float(found.agreement.mean()),
+        bits_per_parameter=8 * own.nbytes / begun.parameters if begun.parameters else 0.0,
+        nbytes=own.nbytes,
         nonfinite=int(finite.size - np.count_nonzero(finite)),
-        seconds=found.seconds,
+        seconds=own.seconds,
+        loss_change=None if loss is None or not math.isfinite(first) else loss - float(first),
+        **figures,
     )
+
+
+def _perplexity(loss: Floats) -> float | None:
+    mean = float(loss.mean())
+    return math.exp(mean) if mean < 700 else None  # beyond, it overflows float64
+
+
+_REDUCTIONS: Mapping[str, Callable[[Floats], float | None]] = {
+    "mean": lambda values: float(values.mean()),
+    "stderr": lambda values: standard_error(values.mean(1)),
+    "median": lambda values: float(np.percentile(values, 50)),
+    "p999": lambda values: float(np.percentile(values, 99.9)),
+    "perplexity": _perplexity,
+}
 
 
 def standard_error(means: Floats) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.figures import LIMITED
 from qtui_core.quantities import format_bytes
 
 
@@ -70,12 +71,7 @@ FIGURES: Final = {
         GateFigure("saturated"),
         GateFigure("overflowed"),
         GateFigure("nonfinite"),
-        GateFigure("kl_mean", "kl", slack=0.02, relative=True),
-        GateFigure("kl_median", slack=0.02, relative=True),
-        GateFigure("kl_p999", slack=0.05, relative=True),
-        GateFigure("loss", slack=0.001, relative=True),
-        GateFigure("perplexity", "ppl", slack=0.001, relative=True),
-        GateFigure("top1_agreement", "top1", "share", falls=True, slack=0.002),
+        *(GateFigure(f.name, f.alias, f.unit, f.falls, f.slack, f.relative) for f in LIMITED),
         GateFigure("resident_bytes", "resident", "bytes", slack=0.001, relative=True),
         GateFigure("peak_live_bytes", "live", "bytes", slack=0.001, relative=True),
         GateFigure("peak_allocated_bytes", "peak", "bytes", slack=0.001, relative=True),
@@ -144,8 +140,7 @@ _OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", 
 _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
             "process_bytes")  # fmt: skip
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")
-_OF_EVALUATIONS = ("kl_mean", "kl_median", "kl_p999", "loss", "perplexity", "top1_agreement",
-                   "nonfinite", "bits_per_parameter", "bytes")  # fmt: skip
+_OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
 _OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter", "overflowed")
 _A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 

@@ -30,8 +30,6 @@ _WRAPPERS: Final = re.compile(
     r"transformer\.|gpt_neox\.|bert\.|roberta\.|model\.)+"
 )
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.\d{1,9}\.")
-#: The matrix of one expert: the prefix of all experts, its number, the name of its part.
-_EXPERT: Final = re.compile(r"(.*\.experts)\.(\d{1,9})\.(.+)")
 
 
 def check_completeness(source: ModelSource) -> Completeness:
@@ -56,16 +54,26 @@ def check_completeness(source: ModelSource) -> Completeness:
         heads = {module.name for module in shape.head_modules}
         heads |= {shape.head.name} if shape.head is not None else set()
         implied = {n: s for n, s in implied.items() if not n.startswith(tuple(heads))}
-    implied = _with_experts(implied, stored)
     cores = {_core(name) for name in implied}
+    # Tensors that nothing implies by name, which may be implied ones under other names.
     left = Counter(_place(name, s) for core, (name, s) in stored.items() if core not in cores)
     missing = []
     for name, sizes in implied.items():
         if _core(name) in stored:
             continue
-        place = _place(name, sizes)
-        left[place] -= 1
-        if left[place] < 0:
+        ways: list[tuple[Sizes | None, int]] = [(sizes, 1)]
+        if name.rpartition(".")[0].endswith("experts") and len(sizes) == 3:
+            # Experts may be stored as separate matrices: of the stacks, that of gates has the gate
+            # above the up matrix.
+            parts = 2 if name.endswith("gate_up_proj") else 1
+            count = parts * sizes[0]
+            ways += [((sizes[1] // parts, sizes[2]), count), (None, count)]
+        for each, count in ways:
+            place = _place(name, each)
+            if left[place] >= count:
+                left[place] -= count
+                break
+        else:
             missing.append(name)
     return Completeness(
         architecture=shape.architecture,
@@ -122,32 +130,6 @@ def _place(name: str, sizes: Sizes | None) -> tuple[str, bool, Sizes | None]:
     """The layer, whether it is a bias, and the shape: what stays of a tensor under another name."""
     layer = _LAYER.search(name)
     return layer[0].strip(".") if layer else "", name.endswith(("bias", "beta")), sizes
-
-
-def _with_experts(
-    implied: Mapping[str, Sizes], stored: Mapping[str, tuple[str, Sizes | None]]
-) -> dict[str, Sizes]:
-    """The implied parameters; of experts that are stored as separate matrices, each of these in
-    place of the stacks `[experts, outputs, inputs]`, in which the gate is above the up matrix. The
-    parts have the names that any of the experts of the layer has."""
-    parts: dict[str, dict[str, tuple[str, Sizes | None]]] = {}
-    for core, (name, sizes) in stored.items():
-        if match := _EXPERT.fullmatch(core):
-            prefix = name[: name.index(".experts.")] + ".experts"
-            parts.setdefault(_place(core, None)[0], {}).setdefault(match[3], (prefix, sizes))
-    found: dict[str, Sizes] = {}
-    for name, sizes in implied.items():
-        prefix, _, last = name.rpartition(".")
-        layer = _place(name, None)[0]
-        if not prefix.endswith("experts") or len(sizes) != 3 or layer not in parts:
-            found[name] = sizes
-            continue
-        count, rows, columns = sizes
-        fits = (rows // 2, columns) if last == "gate_up_proj" else (rows, columns)
-        for part, (own, there) in parts[layer].items():
-            if there is None or there == fits:
-                found |= {f"{own}.{index}.{part}": fits for index in range(count)}
-    return found
 
 
 def faults(found: Completeness, model: str) -> str:

@@ -170,15 +170,7 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
             f"than a Gaussian would be, with {share} of the parameters in all ({quoted(name)} "
             f"loses most)"
         )
-    if min(gaps.values()) <= -NOTICEABLE_DB:
-        return (
-            f"no tensor is more than {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape "
-            f"would be, and some are better"
-        )
-    kept = " that it does not keep exactly" * (not all(errors.values()))
-    usual = (
-        f"every tensor{kept} is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
-    )
+    usual = f"no tensor is over {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape would be"
     if (best.sqnr_db or 0.0) < COARSE_DB:
         return f"{usual}, so outliers are not the problem: it takes a finer scheme to do better"
     return usual

@@ -9,16 +9,10 @@ from dataclasses import replace
 from qtui.report.document import Block, Column, Document, Facts, Plotted, Section, Table, Tone
 from qtui.report.numbers import format_value
 from qtui_core.codec import printed
+from qtui_core.evaluation.figures import FIGURES, EvaluationFigure
 from qtui_core.evaluation.results import Evaluation, EvaluationRecording, EvaluationRow
 from qtui_core.lab.results import LabFrontier, Point
 from qtui_core.quantities import format_bytes, plural
-
-_NOTE = (
-    "KL is the Kullback-Leibler divergence of a candidate's distribution of the next token from "
-    "the original's, in nats a token; ± is the standard error of its mean, from the means of the "
-    "windows. Change: of the loss, from the original's. Same top: the share of tokens whose most "
-    "likely successor stays."
-)
 
 
 def evaluation_document(found: Evaluation, command: str) -> Document:
@@ -73,43 +67,27 @@ def _facts(found: Evaluation) -> Iterator[tuple[str, str]]:
 def candidate_table(rows: Sequence[EvaluationRow]) -> Table:
     """The table of the rows, of which the first is the original."""
     most = max((row.kl_mean or 0.0 for row in rows), default=0.0)
+    shown = [figure for figure in FIGURES if figure.title]
     return Table(
         columns=(
             Column("weights + inputs" if any(r.activations for r in rows) else "scheme", key=True),
-            Column("bits/param", numeric=True),
-            Column("bytes", numeric=True),
-            Column("KL", numeric=True),
-            Column("±", numeric=True),
-            Column("median", numeric=True),
-            Column("99.9%", numeric=True),
-            Column("loss", numeric=True),
-            Column("change", numeric=True),
-            Column("perplexity", numeric=True),
-            Column("same top", numeric=True),
+            *(Column(figure.title, numeric=True) for figure in shown),
         ),
-        rows=tuple(_cells(row, rows[0]) for row in rows),
+        rows=tuple((row.name, *(_cell(f, row, row is rows[0]) for f in shown)) for row in rows),
         tones=tuple(_tone(row) for row in rows),
         bars=tuple((row.kl_mean or 0.0) / most if most else 0.0 for row in rows),
         bar_title="KL",
-        note=_NOTE,
+        note=" ".join(figure.note for figure in shown if figure.note),
     )
 
 
-def _cells(row: EvaluationRow, original: EvaluationRow) -> tuple[str, ...]:
-    change = None if row.loss is None or original.loss is None else row.loss - original.loss
-    return (
-        row.name,
-        f"{row.bits_per_parameter:.3f}",
-        format_bytes(row.nbytes),
-        format_value(row.kl_mean, 3),
-        format_value(row.kl_stderr, 2),
-        format_value(row.kl_median, 3),
-        format_value(row.kl_p999, 3),
-        "–" if row.loss is None else f"{row.loss:.4f}",
-        "–" if change is None or row is original else f"{change:+.4f}",
-        format_value(row.perplexity, 5),
-        f"{row.top1_agreement:.2%}",
-    )
+def _cell(figure: EvaluationFigure, row: EvaluationRow, original: bool) -> str:
+    value = getattr(row, figure.name)
+    if value is None or (figure.differs and original):
+        return "–"
+    if figure.form.isdecimal():
+        return format_value(value, int(figure.form))
+    return format_bytes(value) if figure.form == "bytes" else format(value, figure.form)
 
 
 def _tone(row: EvaluationRow) -> Tone:

@@ -31,7 +31,6 @@ from qtui_core.evaluation.changes import StoredWeight, WeightChange
 from qtui_core.evaluation.sensitivity.subject import (
     Advance,
     Nats,
-    refuse_unused,
     weighed_model,
 )
 from qtui_core.evaluation.settings import ORIGINAL
@@ -88,24 +87,24 @@ def estimates(
             drawn = torch.multinomial(likely.detach().exp(), 1, generator=generator)
             gradients.backward(likely.gather(1, drawn).sum())
         reached |= gradients.reached
-    refuse_unused(source, [name for name in tensors if name not in reached])
+    subject.refuse_unused(reached)
     return subject.result("fisher", {name: nats / (2 * scored) for name, nats in found.items()})
 
 
 def _again(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs a layer so that nothing of it is kept but its inputs; it runs again backwards."""
+    """Activation checkpointing: the layer runs again in the backward pass."""
     # A checkpoint that is not reentrant would hold the weights until then.
     keeping = partial(run, **kwargs)
     return checkpoint(keeping, *args, use_reentrant=True, preserve_rng_state=False)
 
 
 class _Gradients:
-    """The gradients of wanted weights in one pass, each told as soon as it is whole."""
+    """The gradients of wanted weights in one pass; `use` gets each as soon as it is whole."""
 
     def __init__(
-        self, wanted: Collection[str], tell: Callable[[StoredWeight, torch.Tensor], None]
+        self, wanted: Collection[str], use: Callable[[StoredWeight, torch.Tensor], None]
     ) -> None:
-        self._wanted, self._tell = wanted, tell
+        self._wanted, self._use = wanted, use
         #: How many times the pass loads a weight: a tied one several times.
         self._uses: Counter[str] = Counter()
         self._sums: dict[str, tuple[StoredWeight, torch.Tensor]] = {}
@@ -121,11 +120,11 @@ class _Gradients:
             parameter.register_post_accumulate_grad_hook(partial(self._take, weight))
 
     def backward(self, of: torch.Tensor) -> None:
-        """Tells the gradients of a scalar."""
+        """Uses the gradients of a scalar."""
         self._forward = False
         of.backward()
         for weight, gradient in self._sums.values():
-            self._tell(weight, gradient)
+            self._use(weight, gradient)
 
     def _take(self, weight: StoredWeight, parameter: torch.Tensor) -> None:
         name, gradient = weight.info.name, parameter.grad
@@ -133,7 +132,7 @@ class _Gradients:
         parameter.grad = None
         self.reached.add(name)
         if self._uses[name] == 1:
-            self._tell(weight, gradient)
+            self._use(weight, gradient)
         elif name in self._sums:
             self._sums[name][1].add_(gradient)
         else:

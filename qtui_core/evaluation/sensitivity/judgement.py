@@ -54,6 +54,10 @@ class JudgedRow:
         ("kl_difference_stderr", lambda row: row.difference and row.difference.stderr),
     )
 
+    @property
+    def name(self) -> str:
+        return f"the rule {self.row.name}" if self.kind == "rule" else self.row.name
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -77,10 +81,10 @@ class Judgement:
 
     PRINTED = (
         ("text", TEXT_ROWS),
-        ("assignment", lambda found: found.rows[0] if found.rows else None),
+        ("assignment", lambda judgement: judgement.rows[0] if judgement.rows else None),
         "rows",
         ("standard_errors_that_count", "limit"),
-        ("recommended", lambda found: found.recommended or None),
+        ("recommended", lambda judgement: judgement.recommended or None),
         ("notes", "begun.notes"),
         "ended",
         "conclusion",
@@ -105,114 +109,107 @@ def judge(
 ) -> Judgement:
     """The judgement of an evaluation whose first candidate after the original is the assignment.
     `kinds` are those of the candidates, by name."""
-    windows, found, compared = compare_candidates(begun, parts)
-    if len(found) < len(begun.candidates):
+    windows, evaluated, compared = compare_candidates(begun, parts)
+    if len(evaluated) < len(begun.candidates):
         said = (
             "Stopped before every candidate had read a window, so nothing is known of how far the "
             "assignment is from the model: run it again."
         )
         return Judgement(begun, 0, (), beyond_chance(0), "", said, ended)
-    own = found[1].name
-    rows = tuple(JudgedRow(r, kinds[r.name], compared.get((r.name, own))) for r in found[1:])
-    if found[0].nonfinite:
-        recommended, said = "", broken_original(found[0], windows * begun.text.scored)
-    else:
-        recommended, said = _Verdict(rows, windows, compared).found()
+    original, own, *_ = evaluated
+    rows = tuple(
+        JudgedRow(row, kinds[row.name], compared.get((row.name, own.name))) for row in evaluated[1:]
+    )
+    recommended, said = "", broken_original(original, windows * begun.text.scored)
+    if not original.nonfinite:
+        take, said = _Verdict(rows, windows, compared).found()
+        recommended = "" if take is None else take.row.name
     if ended == "stopped":
         said = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. {said}"
     return Judgement(begun, windows, rows, beyond_chance(windows), recommended, said, ended)
 
 
 class _Verdict:
-    """What to take of the rows, and the sentence."""
+    """What to take of the rows (None if that is not decided), and the sentence."""
 
     def __init__(self, rows: Sequence[JudgedRow], windows: int, compared: Comparisons) -> None:
-        self._own = rows[0]
-        self._rows = rows
-        self._windows = windows
-        self._compared = compared
+        self._own, self._windows, self._compared = rows[0], windows, compared
+        self._limit = beyond_chance(windows)
+        self._text = f"On {windows_of(windows).replace(' window', ' held-out window')}"
         finite = [each for each in rows if each.row.kl_mean is not None]
         # Those that take no more bytes than the assignment.
         self._fitting = [each for each in finite if each.row.nbytes <= rows[0].row.nbytes]
         self._larger = [each for each in finite if each.row.nbytes > rows[0].row.nbytes]
 
-    def found(self) -> tuple[str, str]:
-        """The name of the row to take ("" if that is not decided), and the sentence."""
-        own, others = self._own, [each for each in self._fitting if each is not self._own]
+    def found(self) -> tuple[JudgedRow | None, str]:
+        own = self._own
+        others = [each for each in self._fitting if each is not own]
+        best = _least(others) if others else None
         if own.row.kl_mean is None:
-            return self._broken(others)
-        if not others:
-            return own.row.name, (
-                f"On {self._text} the assignment is {figures_of(own.row)}, and nothing to compare "
-                f"it with takes as few bytes: take it if there is no room for more"
-                f"{self._nearby(own)}."
+            return best, self._broken(best)
+        if best is None:
+            return own, (
+                f"{self._text} the assignment is {figures_of(own.row)}, and nothing to compare it "
+                f"with takes as few bytes: take it if there is no room for more{self._nearby(own)}."
             )
-        best = _least(others)
         if self._windows < 2:
-            less = f"that {_named(_least(self._fitting))} has less may be chance"
+            less = f"that {_least(self._fitting).name} has less may be chance"
             if own.row.kl_mean == best.row.kl_mean:
                 less = "that they are alike may be chance"
-            return "", (
-                f"One held-out window gives no standard error, so nothing is decided: "
-                f"{_named(own)} has a KL of {short_figures(own.row)}, {_named(best)} "
-                f"{short_figures(best.row)}, and {less}; give a longer text."
+            return None, (
+                f"One held-out window gives no standard error, so nothing is decided: {own.name} "
+                f"has a KL of {short_figures(own.row)}, {best.name} {short_figures(best.row)}, and "
+                f"{less}; give a longer text."
             )
-        beating = [each for each in others if self._beats(each, own)]
-        if beating:
-            return self._worse(self._simplest(beating))
+        if beating := [each for each in others if self._beats(each, own)]:
+            better = self._simplest(beating)
+            return better, self._worse(better)
         if any(not self._beaten(each, self._fitting) for each in others):
-            return self._alike(self._simplest(self._fitting))
-        return own.row.name, (
-            f"On {self._text} the assignment is the best of its bytes: {figures_of(own.row)}, "
-            f"{self._apart(best)} below {_named(best)} ({short_figures(best.row)}), the next: take "
+            simple = self._simplest(self._fitting)
+            return simple, self._alike(simple)
+        return own, (
+            f"{self._text} the assignment is the best of its bytes: {figures_of(own.row)}, "
+            f"{_apart(best)} below {best.name} ({short_figures(best.row)}), the next: take "
             f"it{self._nearby(own)}."
         )
 
-    @property
-    def _text(self) -> str:
-        return f"{windows_of(self._windows).replace(' window', ' held-out window')}"
-
-    def _broken(self, others: Sequence[JudgedRow]) -> tuple[str, str]:
+    def _broken(self, best: JudgedRow | None) -> str:
         bad = self._own.row.nonfinite
         start = f"The assignment gives logits that are not finite for {bad:,} of the tokens"
-        if not others:
-            return "", (
-                f"{start}, and nothing else in its bytes gives finite ones: name schemes that "
-                f"reach further, or without nosat."
-            )
-        best = _least(others)
-        return best.row.name, f"{start}: take {_named(best)} instead, {figures_of(best.row)}."
-
-    def _worse(self, better: JudgedRow) -> tuple[str, str]:
-        own = self._own.row
-        bytes_ = "as many" if better.row.nbytes == own.nbytes else "fewer"
-        return better.row.name, (
-            f"On {self._text} the assignment is worse than {_named(better)}, which takes {bytes_} "
-            f"bytes, by {self._apart(better)} (KL {short_figures(own)} against "
-            f"{short_figures(better.row)}): take {_named(better)}, not the assignment"
-            f"{self._nearby(better)}."
+        if best is not None:
+            return f"{start}: take {best.name} instead, {figures_of(best.row)}."
+        return (
+            f"{start}, and nothing else in its bytes gives finite ones: name schemes that reach "
+            f"further, or without nosat."
         )
 
-    def _alike(self, simple: JudgedRow) -> tuple[str, str]:
+    def _worse(self, better: JudgedRow) -> str:
         own = self._own.row
+        bytes_ = "as many" if better.row.nbytes == own.nbytes else "fewer"
+        return (
+            f"{self._text} the assignment is worse than {better.name}, which takes {bytes_} bytes, "
+            f"by {_apart(better)} (KL {short_figures(own)} against {short_figures(better.row)}): "
+            f"take {better.name}, not the assignment{self._nearby(better)}."
+        )
+
+    def _alike(self, simple: JudgedRow) -> str:
+        own = short_figures(self._own.row)
+        differ = (
+            f"cannot be told apart (KL {own} and {short_figures(simple.row)}, {_apart(simple)}, "
+            f"where {self._limit:.1f} count)"
+        )
         if simple.difference is not None and not simple.difference.difference:
-            differ = f"have the same divergence (KL {short_figures(own)})"
-        else:
-            differ = (
-                f"cannot be told apart (KL {short_figures(own)} and {short_figures(simple.row)}, "
-                f"{self._apart(simple)}, where {beyond_chance(self._windows):.1f} count)"
-            )
-        return simple.row.name, (
-            f"On {self._text} the assignment and {_named(simple)} {differ}, so the assignment "
-            f"gains nothing that this text shows: take {_named(simple)}, which is simpler"
+            differ = f"have the same divergence (KL {own})"
+        return (
+            f"{self._text} the assignment and {simple.name} {differ}, so the assignment gains "
+            f"nothing that this text shows: take {simple.name}, which is simpler"
             f"{self._nearby(simple)}."
         )
 
     def _simplest(self, rows: Sequence[JudgedRow]) -> JudgedRow:
         """The simplest of the rows that no other of them beats; of several the smallest."""
-        unbeaten = [each for each in rows if not self._beaten(each, rows)]
         return min(
-            unbeaten,
+            (each for each in rows if not self._beaten(each, rows)),
             key=lambda each: (_SIMPLE.index(each.kind), each.row.nbytes, each.row.kl_mean),
         )
 
@@ -221,27 +218,24 @@ class _Verdict:
 
     def _beats(self, row: JudgedRow, other: JudgedRow) -> bool:
         found = self._compared[row.row.name, other.row.name]
-        return found.difference < 0 and found.errors > beyond_chance(self._windows)
-
-    def _apart(self, row: JudgedRow) -> str:
-        """The distance of a row from the assignment, in words."""
-        return errors_apart(0.0 if row.difference is None else row.difference.errors)
+        return found.difference < 0 and found.errors > self._limit
 
     def _nearby(self, taken: JudgedRow) -> str:
         """What takes slightly more bytes than the assignment and is better than `taken`."""
         most = _NEAR * self._own.row.nbytes
-        found = [
+        better = [
             each for each in self._larger if each.row.nbytes <= most and self._beats(each, taken)
         ]
-        if not found or self._windows < 2:
+        if not better:
             return ""
-        best = _least(found)
-        return f"; {_named(best)} comes to {short_figures(best.row)}"
+        best = _least(better)
+        return f"; {best.name} comes to {short_figures(best.row)}"
+
+
+def _apart(row: JudgedRow) -> str:
+    """The distance of a row from the assignment, in words."""
+    return errors_apart(0.0 if row.difference is None else row.difference.errors)
 
 
 def _least(rows: Sequence[JudgedRow]) -> JudgedRow:
     return min(rows, key=lambda each: (each.row.kl_mean or 0.0, each.row.nbytes))
-
-
-def _named(row: JudgedRow) -> str:
-    return f"the rule {row.row.name}" if row.kind == "rule" else row.row.name

@@ -23,7 +23,6 @@ from qtui_core.evaluation.sensitivity.subject import (
     Advance,
     Nats,
     WeighedModel,
-    refuse_unused,
     weighed_model,
 )
 from qtui_core.evaluation.settings import ORIGINAL
@@ -121,7 +120,7 @@ class _Batch:
         how = ForwardPass(original, step=step, layer=keep, loaded=loaded)
         self._original = model.logits(ids, scored, how)
         subject.refuse_broken(self._original)
-        refuse_unused(subject.source, [n for n in subject.tensors if n not in self._before])
+        subject.refuse_unused(self._before)
         # A model may change in place what a layer returned; then every layer runs each time.
         if not torch.equal(self._logits(original, len(self._outputs) - 1), self._original):
             self._before = dict.fromkeys(self._before, 0)
@@ -145,7 +144,7 @@ class _Batch:
         logits = self._logits(change, self._before[name])
         with torch.inference_mode():
             scores = score(logits, self._original, self._targets)
-        means: Nats = scores.divergence.mean(1, dtype=np.float64)
+        means: Nats = scores["divergence"].mean(1, dtype=np.float64)
         return means
 
     def _logits(self, change: WeightChange, known: int) -> torch.Tensor:

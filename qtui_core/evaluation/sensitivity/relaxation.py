@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,12 +43,11 @@ class Assignment:
     bound: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _HullStep:
-    """A step from one option on the hull of a tensor to the next; both by index."""
+    """A step of a tensor from one option on its hull to the next, `after`."""
 
     tensor: int
-    before: int
     after: int
     nbytes: int
     saved: float
@@ -71,15 +69,9 @@ class Frontier:
         self._tensors = tensors
         hulls = [lower_hull(options) for options in tensors]
         steps = [
-            _HullStep(
-                index,
-                small,
-                large,
-                options[large].nbytes - options[small].nbytes,
-                options[small].error - options[large].error,
-            )
-            for index, (options, hull) in enumerate(zip(tensors, hulls, strict=True))
-            for small, large in pairwise(hull)
+            _HullStep(tensor, after, o[after].nbytes - o[b].nbytes, o[b].error - o[after].error)
+            for tensor, (o, hull) in enumerate(zip(tensors, hulls, strict=True))
+            for b, after in pairwise(hull)
         ]
         # The slopes of one tensor fall, so its steps stay in order.
         self._steps = sorted(steps, key=lambda s: s.saved / s.nbytes, reverse=True)
@@ -112,46 +104,30 @@ class Frontier:
         chosen = list(self._first)
         for step in self._steps[:taken]:
             chosen[step.tensor] = step.after
-        left = budget - int(self.nbytes[taken])
-        found = [self._spent(chosen, left)]
-        if taken < len(self._steps):  # or the next step too, and another tensor gives its bytes
-            step = self._steps[taken]
-            chosen[step.tensor] = step.after
-            if given := self._changes(chosen, giving=step.nbytes - left):
-                _, tensor, index, nbytes = max(given)
-                chosen[tensor] = index
-                found.append(self._spent(chosen, left - step.nbytes - nbytes))
-        best = min(found, key=lambda each: each.error)
-        bound = min(best.error, self.bound(budget))
+        self._spend(chosen, budget - int(self.nbytes[taken]))
+        options = [options[i] for options, i in zip(self._tensors, chosen, strict=True)]
+        error, bound = math.fsum(option.error for option in options), self.bound(budget)
         # Sums of the same errors in another order may differ.
-        exact = math.isclose(bound, best.error, rel_tol=1e-12)
-        return replace(best, bound=best.error if exact else bound)
+        bound = error if math.isclose(bound, error, rel_tol=1e-12) else min(error, bound)
+        return Assignment(tuple(chosen), sum(o.nbytes for o in options), error, bound)
 
-    def _spent(self, chosen: Sequence[int], left: int) -> Assignment:
-        """The assignment after the bytes that are left went to the tensors where they save most."""
-        chosen, spent = list(chosen), True
+    def _spend(self, chosen: list[int], left: int) -> None:
+        """Changes options for the bytes that are left, where they save most; options inside the
+        hull count too."""
+        spent = True
         while spent:
+            changes = [
+                (now.error - option.error, tensor, index, option.nbytes - now.nbytes)
+                for tensor, options in enumerate(self._tensors)
+                for now in (options[chosen[tensor]],)
+                for index, option in enumerate(options)
+                if option.error < now.error and option.nbytes - now.nbytes <= left
+            ]
             spent, changed = False, set()
-            for saved, tensor, index, nbytes in sorted(self._changes(chosen), reverse=True):
-                if saved > 0 and tensor not in changed and nbytes <= left:
+            for _, tensor, index, nbytes in sorted(changes, reverse=True):
+                if tensor not in changed and nbytes <= left:
                     chosen[tensor], left, spent = index, left - nbytes, True
                     changed.add(tensor)
-        options = [options[i] for options, i in zip(self._tensors, chosen, strict=True)]
-        error = math.fsum(option.error for option in options)
-        return Assignment(tuple(chosen), sum(option.nbytes for option in options), error, 0.0)
-
-    def _changes(
-        self, chosen: Sequence[int], giving: int | None = None
-    ) -> list[tuple[float, int, int, int]]:
-        """(error that is saved, tensor, option, more bytes) of each other option of each tensor; of
-        those that give back so many bytes or more, if `giving`."""
-        return [
-            (now.error - option.error, tensor, index, option.nbytes - now.nbytes)
-            for tensor, options in enumerate(self._tensors)
-            for now in (options[chosen[tensor]],)
-            for index, option in enumerate(options)
-            if index != chosen[tensor] and (giving is None or now.nbytes - option.nbytes >= giving)
-        ]
 
     def _taken(self, budget: int) -> int:
         """How many whole steps fit; -1 if not even the smallest options do."""
@@ -162,17 +138,15 @@ def lower_hull(options: Sequence[Option]) -> list[int]:
     """The indices of the options on the lower convex hull of (bytes, error), by bytes ascending."""
     hull: list[int] = []
     for index in sorted(range(len(options)), key=lambda i: (options[i].nbytes, options[i].error)):
-        option = options[index]
-        if hull and option.error >= options[hull[-1]].error:
+        c = options[index]
+        if hull and c.error >= options[hull[-1]].error:
             continue
-        while len(hull) >= 2 and _above(options[hull[-2]], options[hull[-1]], option):
+        while len(hull) >= 2:
+            a, b = options[hull[-2]], options[hull[-1]]
+            if (b.error - a.error) * (c.nbytes - a.nbytes) < (c.error - a.error) * (
+                b.nbytes - a.nbytes
+            ):
+                break  # b lies below the line from a to c
             hull.pop()
         hull.append(index)
     return hull
-
-
-def _above(a: Option, b: Option, c: Option) -> bool:
-    """Whether b lies on or above the line from a to c."""
-    return (b.error - a.error) * (c.nbytes - a.nbytes) >= (c.error - a.error) * (
-        b.nbytes - a.nbytes
-    )

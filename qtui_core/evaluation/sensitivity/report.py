@@ -72,15 +72,10 @@ class UniformPoint:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The assignment for a budget, and the frontier around it.
-
-    Attributes:
-        bound: a lower bound on the error of any assignment within the budget; equals that of
-            `point` if `exact`.
-        read: what the model read, in words; "" if weighed by weights.
-        stderr: the standard error of the sum in nats, over windows.
-        because: why it is weighed by weights if nobody chose that.
-    """
+    """The assignment for a budget of bytes, and the frontier around it. `bound` is a lower bound on
+    the error of any assignment within the budget, equal to that of `point` if `exact`; `stderr` the
+    standard error of the sum in nats, over windows; `read` what the model read, in words; and
+    `because` why it is weighed by weights if nobody chose that."""
 
     by: Objective
     budget: int

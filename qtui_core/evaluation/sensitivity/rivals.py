@@ -29,13 +29,8 @@ RivalKind = Literal["assignment", "rule", "uniform"]
 
 @dataclass(frozen=True)
 class Rivals:
-    """The candidates of a judgement.
-
-    Attributes:
-        kinds: the kind of each candidate by its name, the assignment first.
-        given: the candidates.
-        rule: what the rule means for this model, or why it is no candidate, in words.
-    """
+    """The candidates of a judgement, `given`, the assignment first, with the kind of each by its
+    name. `rule` says what the rule means for this model, or why it is no candidate."""
 
     kinds: Mapping[str, RivalKind]
     given: tuple[NamedAssignment, ...]
@@ -45,24 +40,25 @@ class Rivals:
 def rivals_of(source: ModelSource, found: Sensitivity) -> Rivals:
     """The assignment, the rule, and the nearest single schemes, all for the tensors that were
     weighed; other tensors stay as stored."""
-    names = [choice.name for choice in found.choices]
-    own = {c.name: None if c.scheme is None else Scheme.parse(c.scheme) for c in found.choices}
+    chosen = found.schemes
+    own = {name: None if text is None else Scheme.parse(text) for name, text in chosen.items()}
     kinds: dict[str, RivalKind] = {THE_ASSIGNMENT: "assignment"}
     given = [NamedAssignment(THE_ASSIGNMENT, own)]
-    heads, words = _heads(tensors_of(source.tensors.values(), found.schemes), source.config or {})
-    scheme, for_head = map(Scheme.parse, RULE)
-    if heads and set(heads) <= set(names):
+
+    def add(name: str, kind: RivalKind, scheme: Scheme, **heads: Scheme) -> None:
+        kinds[name] = kind
+        given.append(NamedAssignment(name, {**dict.fromkeys(chosen, scheme), **heads}))
+
+    heads, words = _heads(tensors_of(source.tensors.values(), chosen), source.config or {})
+    if heads and set(heads) <= set(chosen):
+        scheme, for_head = map(Scheme.parse, RULE)
         head = heads[0].removesuffix(".weight").rpartition(".")[2]
         name = f"{RULE[0]} with {head} in {RULE[1]}"
-        schemes = {**dict.fromkeys(names, scheme), **dict.fromkeys(heads, for_head)}
-        kinds[name] = "rule"
-        given.append(NamedAssignment(name, schemes))
+        add(name, "rule", scheme, **dict.fromkeys(heads, for_head))
     elif heads:
         words = f"not evaluated: {quoted(heads[0])}, the head, is not among the chosen tensors"
     for uniform in nearest(found.uniform, found.point.nbytes):
-        kinds[uniform.scheme] = "uniform"
-        schemes = dict.fromkeys(names, Scheme.parse(uniform.scheme))
-        given.append(NamedAssignment(uniform.scheme, schemes))
+        add(uniform.scheme, "uniform", Scheme.parse(uniform.scheme))
     return Rivals(kinds, tuple(given), words)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -48,22 +48,28 @@ class WeighedModel:
                 f"nothing to compare with: find out where they come from first."
             )
 
+    def refuse_unused(self, used: Mapping[str, object] | set[str]) -> None:
+        """Raises ModelError if there are tensors that the running model does not use as they
+        are."""
+        if lost := [name for name in self.tensors if name not in used]:
+            raise ModelError(
+                f"The model that runs does not use {listed(lost)} of {quoted(self.source.id)} as "
+                f"stored, so what they do to its predictions is unknown: choose --objective "
+                f"weights, or other --tensors."
+            )
+
     def result(self, by: Literal["fisher", "kl"], nats: dict[str, Nats]) -> PredictionErrors:
         """The answer. What is not finite counts as the logarithm of the vocabulary, which a model
         that knows nothing is away from one that is certain."""
         most = math.log(self.model.loaded.vocabulary)
+        rows = {name: np.where(np.isfinite(nats[name]), nats[name], most) for name in self.tensors}
         return PredictionErrors(
             by=by,
             text=self.text,
             window=self.windows.ids.shape[1],
             scored=self.windows.scored,
             windows=len(self.windows.ids),
-            nats={
-                name: tuple(
-                    tuple(float(v) if math.isfinite(v) else most for v in row) for row in nats[name]
-                )
-                for name in self.tensors
-            },
+            nats={name: tuple(map(tuple, values.tolist())) for name, values in rows.items()},
         )
 
 
@@ -81,8 +87,6 @@ def weighed_model(
         ModelError: the model cannot be run here, or lacks one of the tensors.
     """
     model = StreamedModel(source, "cpu")
-    known = {weight.info.name for weight in model.weights}
-    refuse_unused(source, [name for name in tensors if name not in known])
     tokenizer = Tokenizer(model.loaded)
     ids = tokenizer.encode(text.content)
     if ids.size < 2 * LEAST_WINDOW:
@@ -93,14 +97,6 @@ def weighed_model(
     settings = EvaluationSettings(windows=windows)
     limit = positions_of(model.loaded.model)
     cut = cut_windows(ids[: ids.size // 2], tokenizer, settings, limit, source.parameters)
-    return WeighedModel(source, model, tuple(tensors), tuple(schemes), cut, text.origin)
-
-
-def refuse_unused(source: ModelSource, lost: Sequence[str]) -> None:
-    """Raises ModelError if there are tensors that the running model does not use as they are."""
-    if lost:
-        raise ModelError(
-            f"The model that runs does not use {listed(list(lost))} of {quoted(source.id)} as "
-            f"stored, so what they do to its predictions is unknown: choose --objective weights, "
-            f"or other --tensors."
-        )
+    subject = WeighedModel(source, model, tuple(tensors), tuple(schemes), cut, text.origin)
+    subject.refuse_unused({weight.info.name for weight in model.weights})
+    return subject

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
@@ -13,6 +14,11 @@ from qtui_core.inspection.report import Census
 TRAINED, BASE, MERGED, APART = "trained", "base", "merged", "apart"
 #: Between the two schemes of a way's name.
 ONTO = " onto "
+
+
+def ratio(one: float, other: float) -> float | None:
+    """The square root of a quotient; None over zero."""
+    return math.sqrt(one / other) if other else None
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,7 @@ class UpdateSurvival:
         trained: sum of the squared update of T.
         along: sum of (Q(M) - Q(base))·U.
         squared_error: sum of (Q(M) - T)².
-        squared_apart: sum of the squared error of the quantized base with the adapter kept apart
-            from it.
+        squared_apart: the same of the quantized base with the adapter kept apart from it.
         lost: values that Q makes NaN or infinite; the sums are then without meaning.
     """
 
@@ -57,16 +62,13 @@ class UpdateSurvival:
     )
 
     def __add__(self, other: UpdateSurvival) -> UpdateSurvival:
-        return UpdateSurvival(
-            self.scheme,
-            self.onto,
-            self.update + other.update,
-            self.trained + other.trained,
-            self.along + other.along,
-            self.squared_error + other.squared_error,
-            self.squared_apart + other.squared_apart,
-            self.lost + other.lost,
-        )
+        names = [field.name for field in fields(self)][2:]
+        return replace(self, **{n: getattr(self, n) + getattr(other, n) for n in names})
+
+    def scaled(self, factor: float) -> UpdateSurvival:
+        """The sums of more elements like these."""
+        names = [field.name for field in fields(self)][2:-1]
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     @property
     def name(self) -> str:
@@ -142,11 +144,6 @@ class ChangedWeight:
         return ratio(self.rounding, self.update)
 
 
-def ratio(one: float, other: float) -> float | None:
-    """The square root of a quotient; None over zero."""
-    return math.sqrt(one / other) if other else None
-
-
 @dataclass(frozen=True)
 class LayerSurvival:
     """The weights of one layer together. `layer` is its number, None for what is in no layer."""
@@ -166,9 +163,9 @@ class DivergenceRow:
     Attributes:
         name: of a way to merge, or the scheme of the base that the adapter is kept apart from.
         kind: MERGED or APART.
-        kl_mean: its divergence; None where logits are not finite.
-        kl_stderr: the standard error, from the means of the windows; None for one window.
-        bits_per_parameter, nbytes: of the whole model, with the adapter where it is kept apart.
+        kl_mean: None where logits are not finite.
+        kl_stderr: from the means of the windows; None for one window.
+        nbytes: of the whole model, with the adapter where it is kept apart.
         over_apart: of a merged model, its divergence less that of the same scheme with the adapter
             kept apart; None if one of the two is unknown.
         decided: whether that difference is beyond chance.
@@ -196,13 +193,9 @@ class DivergenceRow:
 
 @dataclass(frozen=True)
 class MergedDivergence:
-    """What the model loses on a text. Divergences are of the distribution of the next token from
-    that of the model with the adapter as it was trained, nats a token.
-
-    Attributes:
-        base: of the model without the adapter: what the adapter changes.
-        text: what was read, as a sentence.
-    """
+    """What the model loses on a text: how far the distribution of the next token is from that of
+    the model with the adapter as it was trained, nats a token. `base` is that of the model without
+    the adapter: what the adapter changes. `text` says what was read, as a sentence."""
 
     base: float | None
     rows: tuple[DivergenceRow, ...]
@@ -224,15 +217,11 @@ class AdapterReport:
     """An adapter merged into a base and quantized.
 
     Attributes:
-        adapter, location: its name and place; `words` says what it is.
-        nbytes: of its tensors.
+        words: what the adapter is; `nbytes` are those of its tensors.
         trained_on: the scheme of the base in training; "" for the base as stored.
-        merging: how it is merged, as a sentence.
-        ways: all weights together.
-        bits: bits per parameter of each way, over the weights that change.
+        merging, sample: how it is merged, and what was read, as sentences.
+        ways: all weights together, and their `bits` per parameter of those that change.
         weights: the least share first.
-        layers: in their order.
-        sample: what was read, as a sentence.
         divergence: None if no text was read.
     """
 

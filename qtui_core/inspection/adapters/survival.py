@@ -94,26 +94,26 @@ def _measured(
         )
     merging = merged.merging(strips)
     exact, stored = merging(base, False), merging(base, True)
-    survivals: list[UpdateSurvival] = []
+    scale = merged.info.elements / base.size
+    ways: list[UpdateSurvival] = []
     if is_quantized(merged.info):
         bases = [("", base, exact, stored)]
         if trained_on is not None:
             trained = round_stored(quantize(base, trained_on).dequantize(), merged.stored)
             target = merging(trained, False)
             bases.append((str(trained_on), trained, target, target))
-        survivals = list(_survivals(merging, bases, schemes, trained_on))
-    scale = merged.info.elements / base.size
-    error = sums(base, exact)
+        ways = [way.scaled(scale) for way in _survivals(merging, bases, schemes, trained_on)]
+    update = sums(base, exact)
     return ChangedWeight(
         name=merged.name,
         shape=merged.weight.shape,
         rank=merged.rank,
         parameters=merged.info.elements,
         read=int(base.size),
-        power=scale * error.squared_a,
-        update=scale * error.error,
+        power=scale * update.squared_a,
+        update=scale * update.error,
         rounding=scale * sums(exact, stored).error,
-        ways=tuple(_scaled(way, scale) for way in survivals),
+        ways=tuple(ways),
     )
 
 
@@ -140,37 +140,19 @@ def _survivals(
                 kept = trained if scheme == trained_on else before
                 beside = merging(kept, False) if finite.all() else target
                 apart[scheme] = sums(target, beside).error
-            found = UpdateSurvival(str(scheme), onto, lost=lost)
-            if not lost:
-                # The product of two differences, from the squares of four.
-                along = sums(start, after).error + sums(update, before).error
-                along -= sums(update, after).error + sums(start, before).error
-                error = sums(target, after).error
-                found = replace(
-                    found,
-                    update=size,
-                    trained=power,
-                    along=along / 2,
-                    squared_error=error,
-                    squared_apart=apart[scheme],
-                )
-            yield found
-
-
-def _scaled(way: UpdateSurvival, scale: float) -> UpdateSurvival:
-    return replace(
-        way,
-        update=scale * way.update,
-        trained=scale * way.trained,
-        along=scale * way.along,
-        squared_error=scale * way.squared_error,
-        squared_apart=scale * way.squared_apart,
-    )
+            if lost:
+                yield UpdateSurvival(str(scheme), onto, lost=lost)
+                continue
+            # The product of two differences, from the squares of four.
+            along = sums(start, after).error + sums(update, before).error
+            along -= sums(update, after).error + sums(start, before).error
+            error = sums(target, after).error
+            yield UpdateSurvival(str(scheme), onto, size, power, along / 2, error, apart[scheme])
 
 
 def _badness(weight: ChangedWeight) -> tuple[int, float]:
-    """A key that orders weights: those that overflow, then by the least share; what is not
-    quantized or does not change last."""
+    """Orders weights: those that overflow, then by the least share; what is not quantized or does
+    not change last."""
     if any(way.lost for way in weight.ways):
         return (0, 0.0)
     shares = [way.share for way in weight.ways if way.share is not None]
@@ -191,24 +173,21 @@ def _report(
         sum(bits_per_parameter(scheme, each.info.matrix) * each.parameters for each in matrices)
         for scheme in schemes
     ] * len(onto)
-    adapter = merge.adapter
+    source = merge.adapter.source
+    read, there = sum(w.read for w in weights), sum(w.parameters for w in weights)
     report = AdapterReport(
         base=take_census(merge.base),
-        adapter=adapter.source.id,
-        location=adapter.source.location,
+        adapter=source.id,
+        location=source.location,
         words=_adapter_words(merge),
-        nbytes=adapter.source.nbytes,
-        trained_on="" if trained_on is None else str(trained_on),
-        merging=_merging(merge, trained_on),
+        nbytes=source.nbytes,
+        trained_on=onto[-1],
+        merging=_merging(merge, onto[-1]),
         ways=_together(weights, ways),
         bits=tuple(each / parameters for each in bits),
         weights=tuple(weights),
         layers=tuple(_layers(weights, ways)),
-        sample=describe_sample(
-            sum(w.read for w in weights),
-            sum(w.parameters for w in weights),
-            " of the weights that change",
-        ),
+        sample=describe_sample(read, there, " of the weights that change"),
         notes=merge.notes,
         divergence=None,
         conclusion="",
@@ -219,7 +198,6 @@ def _report(
 def _together(
     weights: Sequence[ChangedWeight], ways: Sequence[UpdateSurvival]
 ) -> tuple[UpdateSurvival, ...]:
-    """The sums over weights of each way."""
     matrices = [weight for weight in weights if weight.ways]
     return tuple(
         reduce(add, (weight.ways[number] for weight in matrices), way)
@@ -242,8 +220,7 @@ def _layers(
 
 
 def _adapter_words(merge: Merge) -> str:
-    adapter = merge.adapter
-    parts = []
+    adapter, parts = merge.adapter, []
     if adapter.modules:
         parts.append(f"{adapter.settings.words}, {plural(len(adapter.modules), 'module')}")
     if replaced := len(adapter.replaced) - len(merge.added):
@@ -251,16 +228,17 @@ def _adapter_words(merge: Merge) -> str:
     return "; ".join(parts)
 
 
-def _merging(merge: Merge, trained_on: Scheme | None) -> str:
+def _merging(merge: Merge, trained_on: str) -> str:
     stored = sorted({merged.stored or "float32" for merged in merge.weights.values()})
-    into = " or ".join(stored)
-    said = f"W + s·B·A in float32, rounded once to {into}, as peft's merge_and_unload does"
+    said = (
+        f"W + s·B·A in float32, rounded once to {' or '.join(stored)}, as peft's merge_and_unload "
+        f"does"
+    )
     if any(merged.weight.quantized for merged in merge.weights.values()):
         said = (
             "W + s·B·A in float32, W dequantized, as peft merges into a packed base; nothing is "
             "rounded before it is quantized again (give the original base and --trained-on to "
             "compare merging into that)"
         )
-    if trained_on is not None:
-        said += f"; and into the base dequantized from {trained_on}, without that rounding"
-    return said + "."
+    onto = f"; and into the base dequantized from {trained_on}, without that rounding"
+    return f"{said}{onto if trained_on else ''}."

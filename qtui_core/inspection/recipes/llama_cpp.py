@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
 from qtui_core.models.files.ggml_types import BY_NAME
-from qtui_core.schemes.scheme import Family
+from qtui_core.schemes.scheme import Family, Scheme
 
 #: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
 #: otherwise.
@@ -66,23 +66,18 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
     chosen: dict[str, str] = {}
     left: list[StandIn] = []
     for tensor in tensors:
-        name = names.get(tensor.name)
-        if name is None:
-            if tensor.scheme is not None:
-                why = "GGUF has no name for it, so that llama-quantize chooses"
-                left.append(StandIn(tensor.name, str(tensor.scheme), "the type of the file", why))
-            continue
-        kind = _type_of(tensor)
-        before = chosen.get(name)
-        if before is None or _bits(kind) > _bits(before):
-            chosen[name] = kind
+        if name := names.get(tensor.name):
+            kind, before = _type_of(tensor), chosen.get(name)
+            if before is None or _bits(kind) > _bits(before):
+                chosen[name] = kind
+        elif tensor.scheme is not None:
+            why = "GGUF has no name for it, so that llama-quantize chooses"
+            left.append(StandIn(tensor.name, str(tensor.scheme), "the type of the file", why))
     for tensor in tensors:
-        name = names.get(tensor.name)
-        if tensor.scheme is not None and name is not None:
-            left += _stands_in(tensor, chosen[name], _type_of(tensor))
-    lines = [f"^{re.escape(name)}$={kind}" for name, kind in chosen.items()]
+        if tensor.scheme is not None and (name := names.get(tensor.name)):
+            left += _stands_in(tensor, tensor.scheme, chosen[name])
     return ToolRecipe(
-        "\n".join(lines) + "\n",
+        "".join(f"^{re.escape(name)}$={kind}\n" for name, kind in chosen.items()),
         "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
         tuple(left),
         ("ggml keeps scales in 16 bits, which the budget counts; errors are those of 32.",),
@@ -112,17 +107,14 @@ def _bits(kind: str) -> float:
     return 8 * found.nbytes / found.block
 
 
-def _stands_in(tensor: RecipeTensor, kind: str, own: str) -> list[StandIn]:
-    scheme = tensor.scheme
-    assert scheme is not None
-    if kind != own:
+def _stands_in(tensor: RecipeTensor, scheme: Scheme, kind: str) -> list[StandIn]:
+    why = "the nearest type of ggml"
+    if kind != _type_of(tensor):
         why = "experts of a layer are one tensor in GGUF, which has one type"
     elif is_plain(scheme) and _SAME.get(str(scheme)) == kind:
         return []
     elif kind == "f16" and scheme.family is not Family.CAST:
         why = f"no type has blocks that divide rows of {tensor.columns}"
-    else:
-        why = "the nearest type of ggml"
     return [StandIn(tensor.name, str(scheme), kind, why)]
 
 
@@ -143,9 +135,9 @@ def _gguf_names(names: Sequence[str], model_type: str | None) -> dict[str, str]:
     table = gguf.get_tensor_name_map(
         known.get(wanted, gguf.MODEL_ARCH.LLAMA), max(layers, default=0) + 1
     )
-    found: dict[str, str] = {}
-    for name in names:
-        stacked = _EXPERT.sub(".experts.", name)
-        if gguf_name := table.get_name(stacked, try_suffixes=(".weight", ".bias")):
-            found[name] = gguf_name
-    return found
+    suffixes = (".weight", ".bias")
+    known_names = (
+        (name, table.get_name(_EXPERT.sub(".experts.", name), try_suffixes=suffixes))
+        for name in names
+    )
+    return {name: other for name, other in known_names if other}

@@ -23,13 +23,13 @@ _EMBEDDING: Final = re.compile(
     r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
     r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
 )
+_HEAD: Final = re.compile(r"(.*\.)?(lm_head|embed_out|output)\.weight")
 #: Modules that vLLM fuses, with the name of the fused module.
 _FUSED: Final = {
     "q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj",
     "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
 }  # fmt: skip
 _EXPERTS: Final = re.compile(r"(.*\.experts)\.\d+\.")
-_HEAD: Final = re.compile(r"(.*\.)?(lm_head|embed_out|output)\.weight")
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,8 @@ class StandIn:
 
 @dataclass(frozen=True)
 class ToolRecipe:
-    """The file for a tool.
-
-    Attributes:
-        text: of the file.
-        use: how to pass it to the tool.
-        stand_ins: where the recipe differs from the assignment.
-        notes: other differences of the tool, as sentences.
-    """
+    """The text of the file for a tool, and how to use it; where it differs from the assignment; and
+    notes on other differences of the tool, as sentences."""
 
     text: str
     use: str
@@ -138,15 +132,14 @@ def tensors_of(
 
 
 def recipe_tensor(info: TensorInfo, scheme: str | None) -> RecipeTensor:
-    """A matrix with the text of its scheme."""
     parsed = Scheme.parse(scheme) if scheme else None
     return RecipeTensor(info.name, parsed, *info.matrix, info.dtype, info.reading)
 
 
 @dataclass(frozen=True)
 class ModuleKind:
-    """What a tool gets for a module: its arguments, None to leave it unquantized; and what is used
-    `instead` of the scheme, "" if nothing is, and why."""
+    """What a tool gets for a module, None to leave it unquantized; and what is used `instead` of
+    the scheme, "" if nothing is, and why."""
 
     value: Any
     instead: str = ""
@@ -160,10 +153,7 @@ def kinds_of(
     other: Callable[[RecipeTensor], str] = lambda tensor: NOT_LINEAR,
 ) -> tuple[dict[str, Any], list[StandIn]]:
     """(module -> what the tool gets for it, None if it stays as stored; the substitutions).
-
-    Args:
-        usable: whether the tool quantizes a tensor at all; `other` says why not.
-    """
+    `usable`: whether the tool quantizes a tensor at all; `other` says why not."""
     kinds: dict[str, Any] = {}
     left: list[StandIn] = []
     for tensor in tensors:
@@ -179,8 +169,18 @@ def kinds_of(
     return kinds, left
 
 
+def kept_as_stored(tensor: RecipeTensor, other: str) -> list[StandIn]:
+    """The substitution for a tensor that stays as stored although it has a scheme. `other` is the
+    reason if it does not follow from the scheme."""
+    scheme = tensor.scheme
+    if scheme is None or scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
+        return []
+    if scheme.family is Family.CAST:
+        other = "the tool keeps weights in the dtype that the model is loaded in"
+    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
+
+
 def as_json(whole: Mapping[str, Any]) -> str:
-    """The text of a JSON file."""
     return json.dumps(whole, indent=1) + "\n"
 
 
@@ -190,8 +190,7 @@ def fused_modules(names: Iterable[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         before, _, last = name.rpartition(".")
-        experts = _EXPERTS.match(name)
-        if experts:
+        if experts := _EXPERTS.match(name):
             groups.setdefault(experts[1], []).append(name)
         elif last in _FUSED:
             groups.setdefault(f"{before}.{_FUSED[last]}", []).append(name)
@@ -200,11 +199,8 @@ def fused_modules(names: Iterable[str]) -> list[list[str]]:
 
 def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     """A note if vLLM would not load a model with these types of modules (name -> type)."""
-    mixed = [
-        group
-        for group in fused_modules(kinds)
-        if any(kinds[name] != kinds[group[0]] for name in group)
-    ]
+    groups = fused_modules(kinds)
+    mixed = [g for g in groups if any(kinds[name] != kinds[g[0]] for name in g)]
     if not mixed:
         return ()
     return (
@@ -219,25 +215,9 @@ def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
     same group, whose error on weights is about the same."""
     scheme = tensor.scheme
     assert scheme is not None
+    is_integer = scheme.family is Family.INTEGER
     group = -1 if tensor.group is None else tensor.group
-    if scheme.family is Family.INTEGER:
-        return scheme.bits, group, scheme.symmetric
-    symmetric = scheme.bits != 4
-    return scheme.bits, group, symmetric
-
-
-def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandIn]:
-    """The substitution for a tensor that stays as stored although it has a scheme. `other` is the
-    reason if it does not follow from the scheme."""
-    scheme = tensor.scheme
-    if scheme is None:
-        return []
-    if scheme.family is not Family.CAST:
-        return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
-    if scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
-        return []
-    why = "the tool keeps weights in the dtype that the model is loaded in"
-    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, why)]
+    return scheme.bits, group, scheme.symmetric if is_integer else scheme.bits != 4
 
 
 def is_plain(scheme: Scheme) -> bool:

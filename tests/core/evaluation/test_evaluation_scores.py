@@ -69,7 +69,7 @@ def test_scores_are_those_of_exact_sums_and_of_llama_cpp() -> None:
     for at in np.ndindex(2, 40):
         exact = by_hand(q[at], p[at], targets[at])
         close = llama_cpp(q[at], p[at], targets[at])
-        mine = (found.loss[at], found.divergence[at], bool(found.agreement[at]))
+        mine = (found["loss"][at], found["divergence"][at], bool(found["agreement"][at]))
         assert mine[:2] == pytest.approx(exact[:2], rel=1e-6)
         assert mine[2] == exact[2] == close[2]
         assert mine[0] == pytest.approx(close[0], rel=1e-5)
@@ -80,21 +80,21 @@ def test_equal_logits_differ_by_nothing_and_ties_go_to_the_first() -> None:
     rng = np.random.default_rng(1)
     p = rng.standard_normal((1, 50, 200)) * 20
     same = scores_of(p, p, np.zeros((1, 50)))
-    assert not same.divergence.any()
-    assert same.agreement.all()
+    assert not same["divergence"].any()
+    assert same["agreement"].all()
     # A constant added to all logits changes no probability, but the last bits of the sums.
     moved = scores_of(p + 64.0, p, np.zeros((1, 50)))
-    assert (moved.divergence >= 0.0).all()
-    assert moved.divergence.max() < 1e-5
+    assert (moved["divergence"] >= 0.0).all()
+    assert moved["divergence"].max() < 1e-5
     tied = scores_of([[[1.0, 2.0, 2.0]]], [[[0.0, 5.0, 1.0]]], [[0]])
     other = scores_of([[[1.0, 2.0, 2.0]]], [[[0.0, 1.0, 5.0]]], [[0]])
-    assert (tied.agreement.item(), other.agreement.item()) == (1, 0)
+    assert (tied["agreement"].item(), other["agreement"].item()) == (1, 0)
 
 
 def test_of_the_original_itself_there_is_only_a_loss() -> None:
     found = scores_of([[[0.0, math.log(3.0)]]], None, [[1]])
-    assert found.loss.item() == pytest.approx(-math.log(0.75))
-    assert (found.divergence.item(), found.agreement.item()) == (0.0, 1)
+    assert found["loss"].item() == pytest.approx(-math.log(0.75))
+    assert (found["divergence"].item(), found["agreement"].item()) == (0.0, 1)
 
 
 def test_a_token_that_is_impossible_counts_only_if_the_original_gives_it() -> None:
@@ -103,12 +103,12 @@ def test_a_token_that_is_impossible_counts_only_if_the_original_gives_it() -> No
     both = scores_of([[[0.0, 1.0, -inf]]], [[[0.0, 1.0, -inf]]], [[0]])
     lost = scores_of([[[0.0, 1.0, -inf]]], [[[0.0, 1.0, 0.0]]], [[0]])
     broken = scores_of([[[0.0, math.nan, 0.0]]], [[[0.0, 1.0, 0.0]]], [[0]])
-    assert masked.divergence.item() == pytest.approx(
+    assert masked["divergence"].item() == pytest.approx(
         math.log((1 + math.e + math.e**7) / (1 + math.e)), rel=1e-6
     )
-    assert both.divergence.item() == 0.0
-    assert lost.divergence.item() == inf
-    assert math.isnan(broken.divergence.item())
+    assert both["divergence"].item() == 0.0
+    assert lost["divergence"].item() == inf
+    assert math.isnan(broken["divergence"].item())
 
 
 class _Words:

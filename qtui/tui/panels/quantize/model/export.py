@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from qtui.screen.command_line import model_word
-from qtui_core.evaluation.results import Evaluation, EvaluationRow
+from qtui_core.evaluation.figures import FIGURES
+from qtui_core.evaluation.results import Evaluation
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.quantities import plural
-
-_HEADER: Final = (
-    "scheme", "bits_per_parameter", "bytes", "kl_mean", "kl_stderr", "kl_median", "kl_p999", "loss",
-    "loss_change", "perplexity", "top1_agreement", "nonfinite", "windows", "tokens",
-)  # fmt: skip
 
 
 def command_of(found: Evaluation) -> str:
@@ -36,18 +31,10 @@ def command_words(model: str, settings: EvaluationSettings) -> tuple[str, ...]:
 
 def evaluation_table(found: Evaluation) -> Iterator[Sequence[object]]:
     """A header, then a row for the original and each scheme, in raw numbers; None is unknown."""
-    yield _HEADER
-    first = found.rows[0].loss
+    yield ("scheme", *(figure.json_name for figure in FIGURES), "windows", "tokens")
     for row in found.rows:
-        change = None if row.loss is None or first is None else row.loss - first
-        yield (*_numbers(row, change), found.windows, found.tokens)
-
-
-def _numbers(row: EvaluationRow, change: float | None) -> Sequence[object]:
-    return (
-        row.name, row.bits_per_parameter, row.nbytes, row.kl_mean, row.kl_stderr, row.kl_median,
-        row.kl_p999, row.loss, change, row.perplexity, row.top1_agreement, row.nonfinite,
-    )  # fmt: skip
+        figures = (getattr(row, figure.name) for figure in FIGURES)
+        yield (row.name, *figures, found.windows, found.tokens)
 
 
 def details_of(found: Evaluation) -> Iterator[str]:

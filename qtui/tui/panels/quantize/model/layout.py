@@ -19,11 +19,14 @@ from qtui.screen.widgets.text_picture import (
 )
 from qtui.tui.panels.quantize.model.run import EvaluationState, ModelRun
 from qtui.tui.panels.quantize.model.sentences import beginning
+from qtui_core.evaluation.figures import FIGURES
 from qtui_core.evaluation.settings import ORIGINAL
 
 #: Columns that a narrow screen leaves out, the first first. Those of the line under the cursor
 #: stand below the table.
-_SPARE: Final = ("loss", "perplexity", "median", "bytes", "99.9%", "±")
+_SPARE: Final = [
+    figure.title for figure in sorted(FIGURES, key=lambda each: each.spare) if figure.spare
+]
 #: The least lines of a picture below the table, and its largest height as a share of its width.
 _PICTURE: Final = 13
 _SLIM: Final = 0.38
