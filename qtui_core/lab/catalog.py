@@ -25,55 +25,24 @@ DEVICE: Final = Setting("device", "choice", "cpu", "Where the model runs.", allo
 _ON_MODEL: Final = (TEXT, DEVICE)
 #: The names of `qtui_core.lab.numerics.products.SCHEMES`, in the order of the table.
 PRODUCT_SCHEMES: Final = (
-    "bf16",
-    "int8 row",
-    "int8 tensor",
-    "int8 tile",
-    "int4 row",
-    "fp8 unscaled",
-    "fp8 tensor e5m2",
-    "fp8 tensor",
-    "fp8 row",
-    "fp8 blocks",
-    "mxfp8",
-    "mxfp4",
-    "nvfp4",
-    "nvfp4 stochastic",
+    "bf16", "int8 row", "int8 tensor", "int8 tile", "int4 row", "fp8 unscaled", "fp8 tensor e5m2",
+    "fp8 tensor", "fp8 row", "fp8 blocks", "mxfp8", "mxfp4", "nvfp4", "nvfp4 stochastic",
     "nvfp4 full",
-)
+)  # fmt: skip
 #: Names of recipes in `qtui_core.lab.training.recipes`, in the order of the table.
 LOWBIT_RECIPES: Final = (
-    "bf16",
-    "int8 mixed",
-    "int8 weights",
-    "int8 weights nearest",
-    "int8 tiles",
-    "fp8 flow",
-    "fp8 flow scaled",
-    "float8 tensor",
-    "float8 row",
-    "mxfp8",
-    "mxfp4",
-    "nvfp4",
-    "nvfp4 full",
-    "nvfp4 forward",
-    "nvfp4 backward",
-    "int4 rows",
-    "bitnet",
-)
+    "bf16", "int8 mixed", "int8 weights", "int8 weights nearest", "int8 tiles", "fp8 flow",
+    "fp8 flow scaled", "float8 tensor", "float8 row", "mxfp8", "mxfp4", "nvfp4", "nvfp4 full",
+    "nvfp4 forward", "nvfp4 backward", "int4 rows", "bitnet",
+)  # fmt: skip
 #: Names of optimizers in `qtui_core.lab.experiments.optimizers`.
 OPTIMIZERS: Final = (
-    "bf16",
-    "bitsandbytes 8-bit",
-    "torchao 8-bit",
-    "torchao fp8",
-    "torchao 4-bit",
-    "muon",
-)
+    "bf16", "bitsandbytes 8-bit", "torchao 8-bit", "torchao fp8", "torchao 4-bit", "muon",
+)  # fmt: skip
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
-_FLOATS: Final = ("bf16", "fp16", "e4m3")
-_STORE: Final = Setting("store", "choice", "bf16", "The format it is about.", allowed=_FLOATS)
+FLOATS: Final = ("bf16", "fp16", "e4m3")
+_STORE: Final = Setting("store", "choice", "bf16", "The format it is about.", allowed=FLOATS)
 _DECAY: Final = Setting("decay", "number", 0.1, "Weight decay.", 0, 10, steps=(0.0, 0.01, 0.1))
 #: With a beta of 1 a moment never moves, and its bias correction divides by zero.
 _UNDER_1: Final = 1 - 2.0**-24
@@ -106,14 +75,8 @@ _RATES: Final = Setting(
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of the catalogue.
-
-    Attributes:
-        name: as it is typed.
-        question: the question that it answers.
-        seconds: about how long its default run takes on two idle cores.
-        settings: its settings.
-    """
+    """A row of the catalogue: its name as it is typed, the question that it answers, and about how
+    many seconds its default run takes on two idle cores."""
 
     name: str
     question: str
@@ -136,15 +99,8 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "Does the update reach the weight?",
         50,
         (
-            LR.but(1e-5),
-            _STORE.but("bf16", allowed=STORED),
-            STEPS,
-            SEEDS,
-            _DECAY,
-            _BETA2,
-            _EMA,
-            _ACCUMULATION,
-            *_ON_MODEL,
+            *(LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS),
+            *(_DECAY, _BETA2, _EMA, _ACCUMULATION, *_ON_MODEL),
         ),
     ),
     Experiment(
@@ -183,9 +139,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
                 2.0**60,
             ),
             Setting("interval", "whole", 10, "Steps after which it doubles its scale.", 1, 100_000),
-            STEPS,
-            LR.but(1e-3),
-            *_ON_MODEL,
+            *(STEPS, LR.but(1e-3), *_ON_MODEL),
         ),
     ),
     Experiment(
@@ -196,24 +150,11 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting(
                 "recipes",
                 "several",
-                (
-                    "bf16",
-                    "int8 mixed",
-                    "int8 weights",
-                    "int8 weights nearest",
-                    "fp8 flow",
-                    "fp8 flow scaled",
-                    "nvfp4",
-                ),
+                (*LOWBIT_RECIPES[:4], "fp8 flow", "fp8 flow scaled", "nvfp4"),
                 "Recipes to compare.",
                 allowed=LOWBIT_RECIPES,
             ),
-            LR,
-            _RATES,
-            STEPS.but(20),
-            SEEDS,
-            _TASK,
-            *_ON_MODEL,
+            *(LR, _RATES, STEPS.but(20), SEEDS, _TASK, *_ON_MODEL),
         ),
     ),
     Experiment(
@@ -251,11 +192,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
                 "threshold", "number", 0.5, "Of fp32's improvement, to count as learning.", 0, 1
             ),
             Setting("tolerance", "number", 0.03, "Nats behind fp32 that count as even.", 0, 10),
-            STEPS.but(80),
-            LR.but(1e-3),
-            SEEDS,
-            _TASK,
-            *_ON_MODEL,
+            *(STEPS.but(80), LR.but(1e-3), SEEDS, _TASK, *_ON_MODEL),
         ),
     ),
     Experiment(
@@ -263,16 +200,8 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "What do optimizer states of few bits do to learning?",
         60,
         (
-            Setting(
-                "optimizers",
-                "several",
-                OPTIMIZERS,
-                "Optimizers to run.",
-                allowed=OPTIMIZERS,
-            ),
-            STEPS.but(20),
-            LR,
-            SEEDS,
+            Setting("optimizers", "several", OPTIMIZERS, "Optimizers to run.", allowed=OPTIMIZERS),
+            *(STEPS.but(20), LR, SEEDS),
             _BETA2.but(0.999, help="Of second moments that fall quiet; runs have 0.95."),
             *_ON_MODEL,
         ),

@@ -29,15 +29,14 @@ from qtui_core.training.tracing import fake_guard
 fake_guard.install()
 drawn = torch.Generator().manual_seed(0)
 tables = state_maps.dynamic_codes(False), state_maps.linear_codes()
-maps = [state_maps.blockwise(codes, 256) for codes in tables]
 with FakeTensorMode(allow_non_fake_inputs=True):
     x, w, g = (torch.empty(*shape, device="cuda") for shape in ((64, 256), (128, 256), (64, 128)))
     for name, kind in SCHEMES.items():
         for made in (kind.y(x, w, drawn), kind.dx(g, w, drawn), kind.dw(g, x, drawn)):
             assert made.device.type == "cuda", name
     moments = torch.empty(512, device="cuda")
-    for stored in maps:
-        assert stored(moments).device.type == "cuda"
+    for codes in tables:
+        assert state_maps.nearest_code(codes, 256, moments).device.type == "cuda"
     assert STORAGES["bf16"].stochastic(moments, drawn).device.type == "cuda"
     null().prepare(torch.nn.Linear(256, 128, device="cuda"))
 print("fine")

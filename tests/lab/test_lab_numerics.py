@@ -31,7 +31,7 @@ def test_arithmetic_rounds_as_the_casts_of_torch():
     x = numbers()
 
     def check(name):
-        storage = rounding.unscaled(rounding.STORAGES[name])
+        storage = rounding.STORAGES[name].unscaled
         made = storage.by_arithmetic(x, None, torch.round)
         assert torch.equal(storage.nearest(x), made)
 
@@ -71,7 +71,7 @@ def test_stochastic_rounding_is_right_on_average_of_a_million():
 
 def test_thresholds_are_where_a_weight_of_one_begins_to_move():
     def check(name, up):
-        storage = rounding.unscaled(rounding.STORAGES[name])
+        storage = rounding.STORAGES[name].unscaled
         one = torch.ones(1)
         assert storage.nearest(one + 2.0**up) > 1
         assert storage.nearest(one + 2.0 ** (up - 1)) == 1  # a tie, to the even one
@@ -84,7 +84,7 @@ def test_a_product_under_the_threshold_never_acts_and_over_it_always():
     x = 1 + torch.arange(4096) / 4096
 
     def check(name):
-        storage = rounding.unscaled(rounding.STORAGES[name])
+        storage = rounding.STORAGES[name].unscaled
         least, most = terms.thresholds(storage.mantissa_bits)
         x_on_grid = storage.nearest(x)
         assert torch.equal(storage.nearest(x_on_grid * (1 - least * 0.99)), x_on_grid)
@@ -177,11 +177,8 @@ TERMS = {
 
 def acting(**given):
     """(judgements of the four terms, how far each came, the sentence)."""
-    settings = TERMS | given
-    found = terms.terms(settings, lambda *_: None)
-    rows = terms.term_rows(found, settings["store"])
-    told = terms.terms_sentence(found, settings["store"])
-    return [row["judged"] for row in rows], [row["kept"] for row in rows], told
+    found = terms.terms(TERMS | given, lambda *_: None)
+    return [r["judged"] for r in found.rows], [r["kept"] for r in found.rows], "".join(found.notes)
 
 
 def test_terms_that_do_nothing_are_told_with_the_cure_and_its_bytes():

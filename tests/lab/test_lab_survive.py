@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lab_runs import unseen
 from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
@@ -11,10 +12,6 @@ torch = LazyImport("torch")
 survive = LazyImport("qtui_core.lab.experiments.survive")
 tasks = LazyImport("qtui_core.lab.training.tasks")
 updates = LazyImport("qtui_core.lab.training.updates")
-
-
-def unseen(step, steps, value=None):
-    pass
 
 
 def found(**settings):
@@ -40,14 +37,14 @@ def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
 @pytest.mark.slow
 def test_a_large_model_is_tried_in_part_and_as_it_is_stored(monkeypatch):
     whole, said = found()
-    assert whole.looked_at == whole.tensors
+    assert whole.tried == whole.tensors
     assert whole.dtype == "fp32"
     assert not any("tensors" in note for note in said.notes)
     monkeypatch.setattr("qtui_core.lab.experiments.survive._WHOLE", 1000)
     part, told = found()
-    assert 0 < part.looked_at < part.tensors == whole.tensors
+    assert 0 < part.tried < part.tensors == whole.tensors
     assert part.dtype == "bf16"
-    assert f"{part.looked_at:,} of {part.tensors:,} tensors" in " ".join(told.notes)
+    assert f"{part.tried:,} of {part.tensors:,} tensors" in " ".join(told.notes)
     assert len(told.notes) == len(said.notes) + 2
     by_name = {(s.tensor, s.stored): s for s in whole.shares}
     for share in part.shares:

@@ -4,6 +4,7 @@ weights."""
 from __future__ import annotations
 
 import pytest
+from lab_runs import unseen
 from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
@@ -14,20 +15,24 @@ underflow = LazyImport("qtui_core.lab.experiments.underflow")
 walks = LazyImport("qtui_core.lab.numerics.walks")
 
 
-def unseen(step, steps, value=None):
-    """Ignores progress."""
+def courses(found):
+    """The last chart's lines by name."""
+    return {line.name: line.y for line in found.pictures[-1].lines}
 
 
 def test_scales_of_bf16_lose_a_slow_growth_and_those_of_fp32_do_not():
     factor, times = walks.GROWN
-    found = walks.grown_scales(unseen)
-    assert found.courses["fp32"][-1] == pytest.approx(factor**times, rel=1e-3)
-    assert found.courses["bf16"][-1] == pytest.approx(1, abs=2e-3)
-    assert found.kept("fp32") > 0.98
-    assert found.kept("bf16") < 0.05
+    found = walks.grown_scales("int8", unseen)
+    assert courses(found)["scales in fp32"][-1] == pytest.approx(factor**times, rel=1e-3)
+    assert courses(found)["scales in bf16"][-1] == pytest.approx(1, abs=2e-3)
+    assert [row["kept"] for row in found.rows] == pytest.approx([0.99, 0.02], abs=0.025)
     # Once, a BF16 scale is updated by less than half of the distance to the next number.
     assert factor - 1 < 2.0**-9
-    assert 0.01 < found.moved < 0.1 < 0.5 < found.moved_after
+    once, after = walks.reread(unseen)
+    assert 0.01 < once < 0.1 < 0.5 < after
+    assert f"{once:.1%} other codes, after 100 times {after:.0%}" in found.notes[0]
+    assert "scales in BF16 keep 0%, scales in fp32 (2 more bytes a row) 100%" in found.verdict
+    assert walks.grown_scales("bf16", unseen).verdict == ""
 
 
 @pytest.mark.slow
@@ -46,37 +51,21 @@ def test_weights_of_torchao_lose_a_slow_growth_as_the_emulation_says():
             weight.copy_(exact * factor)  # in float32, as torchao's _AdamW gives it
         return float(weight.dequantize().float().norm() / first)
 
-    found = walks.grown_scales(unseen)
-    assert grown(torch.float32) == pytest.approx(found.courses["fp32"][-1], abs=3e-3)
-    assert grown(torch.bfloat16) == pytest.approx(found.courses["bf16"][-1], abs=5e-3)
+    found = courses(walks.grown_scales("int8", unseen))
+    assert grown(torch.float32) == pytest.approx(found["scales in fp32"][-1], abs=3e-3)
+    assert grown(torch.bfloat16) == pytest.approx(found["scales in bf16"][-1], abs=5e-3)
 
 
 def test_a_weight_arrives_where_the_exact_sum_says_or_stays():
-    found = {weight.stored: weight for weight in walks.one_weight(unseen)}
-    stays = ("bf16", "e4m3", "int8")
-    assert [found[name].mean[-1] for name in stays] == [1.0] * 3
-    assert [found[name].moved for name in stays] == [0.0] * 3
-    for name in stays:
-        drawn = found[f"{name} stochastic"]
-        assert drawn.mean[-1] == pytest.approx(2, abs=5 * drawn.std[-1] / 2000**0.5)
-        assert drawn.std[-1] > 0.05
-    assert found["fp16"].mean[-1] == pytest.approx(1.977, abs=2e-3)
-    assert found["bf16 Kahan"].mean[-1] == pytest.approx(2, abs=2**-7)
-
-
-def test_the_scales_are_told_where_int8_is_asked_for():
-    grown = walks.GrownScales({"fp32": (1.0, 1.0512), "bf16": (1.0, 1.0)}, 0.04, 0.7)
-
-    def said(store):
-        settings = experiment_named("underflow").settle({"store": store})
-        return underflow.conclude(settings, {"scales": grown})
-
-    assert (
-        "scales in BF16 keep 0%, scales in fp32 (2 more bytes a row) 100%" in said("int8").verdict
-    )
-    assert said("bf16").verdict == ""
-    assert [row["kept"] for row in said("bf16").rows] == pytest.approx([1, 0], abs=0.01)
-    assert "4.0% other codes, after 100 times 70%" in said("bf16").notes[0]
+    lines = {line.name: line for line in walks.one_weight(unseen).pictures[0].lines}
+    for name in ("bf16", "e4m3", "int8"):
+        assert lines[name].y == (1.0,) * 51
+        drawn = lines[f"{name} stochastic"]
+        std = drawn.high[-1] - drawn.y[-1]
+        assert drawn.y[-1] == pytest.approx(2, abs=5 * std / 2000**0.5)
+        assert std > 0.05
+    assert lines["fp16"].y[-1] == pytest.approx(1.977, abs=2e-3)
+    assert lines["bf16 Kahan"].y[-1] == pytest.approx(2, abs=2**-7)
 
 
 def test_nothing_is_lost_where_nothing_is_to_move():
@@ -90,7 +79,7 @@ def test_a_block_of_a_narrow_range_is_kept_better_when_it_is_expanded():
     generator = torch.Generator().manual_seed(0)
     x = 1 + 3 * torch.rand(4096, generator=generator)
     x[:256] = 0
-    plain, expanded = state_maps.fp8_blocks(256), state_maps.fp8_expanded(256)
+    plain, expanded = (state_maps.map_named(name, True) for name in ("fp8", "fp8 expanded"))
     off = [float((keep(x) - x).norm() / x.norm()) for keep in (plain, expanded)]
     assert off[1] < 0.3 * off[0]
     assert (expanded(x)[:256] == 0).all()

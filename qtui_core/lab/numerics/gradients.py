@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qtui_core.errors import UsageError
-from qtui_core.lab.numerics.products import Products, QuantizedLinear, linears
+from qtui_core.lab.numerics.products import Products, QuantizedLinear, convert, linears
 from qtui_core.lab.training.tasks import loss_of
 from qtui_core.loading.hooks import hooked
 
@@ -51,18 +51,11 @@ def quantized(
 ) -> Iterator[None]:
     """Within the block, the linear layers named in `schemes` have quantized products."""
     kept = {name: module for name, module in linears(model).items() if name in schemes}
-    for name, linear in kept.items():
-        _put(model, name, QuantizedLinear(linear, schemes[name], random))
+    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
     try:
         yield
     finally:
-        for name, linear in kept.items():
-            _put(model, name, linear)
-
-
-def _put(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)
+        convert(model, kept)
 
 
 @contextmanager

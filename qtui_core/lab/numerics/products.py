@@ -3,7 +3,7 @@ values are multiplied in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.lab.numerics.rounding import EXACT, Operand, rotated, rotation
+from qtui_core.lab.numerics.rounding import EXACT, Operand, Random, rotated, rotation
 
 #: The size of the rotation in the published NVFP4 recipe.
 _ROTATED: Final = 16
@@ -56,9 +56,6 @@ class Products:
         if forward:
             return Products(self.x, self.w)
         return replace(self, x=EXACT, w=EXACT)
-
-
-Random = torch.Generator | None
 
 
 def alike(operand: Operand, gradient: Operand | None = None) -> Products:
@@ -117,10 +114,9 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
-def inner_linears(model: nn.Module) -> list[str]:
-    """The names of all linear layers except the output head. Raises ModelError if there are
-    none."""
-    found = [name for name in linears(model) if not is_head(name)]
+def inner_linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """All linear layers by name, except the output head. Raises ModelError if there are none."""
+    found = {name: module for name, module in linears(model).items() if not is_head(name)}
     if not found:
         raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
     return found
@@ -136,21 +132,11 @@ def layer_of(name: str) -> int | None:
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
-def convert(
-    model: nn.Module,
-    names: Iterable[str],
-    make: Callable[[nn.Linear], nn.Module],
-) -> tuple[str, ...]:
-    """Replaces each named linear layer by the module that `make` returns for it. Returns the names
-    of the replaced layers."""
-    done = []
-    for name in names:
+def convert(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
+    """Replaces the modules of these names."""
+    for name, module in modules.items():
         parent, _, last = name.rpartition(".")
-        owner = model.get_submodule(parent)
-        linear = getattr(owner, last)
-        setattr(owner, last, make(linear))
-        done.append(name)
-    return tuple(done)
+        setattr(model.get_submodule(parent), last, module)
 
 
 #: Schemes by name, as in published recipes. Scales of both operands vary only along axes that are
@@ -168,13 +154,8 @@ SCHEMES: Final[dict[str, Products]] = {
     "fp8 tensor e5m2": alike(Operand("e4m3", "tensor"), Operand("e5m2", "tensor")),
     "fp8 tensor": alike(Operand("e4m3", "tensor")),
     "fp8 row": alike(Operand("e4m3", "row")),
-    "fp8 blocks": Products(
-        Operand("e4m3", "group"),
-        Operand("e4m3", "block"),
-        Operand("e4m3", "group"),
-        Operand("e4m3", "block"),
-        Operand("e4m3", "group"),
-        Operand("e4m3", "group"),
+    "fp8 blocks": replace(
+        alike(Operand("e4m3", "group")), w=Operand("e4m3", "block"), w_dx=Operand("e4m3", "block")
     ),
     "mxfp8": alike(Operand("e4m3", "mx")),
     "mxfp4": alike(Operand("e2m1", "mx")),

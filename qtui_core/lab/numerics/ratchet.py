@@ -14,10 +14,8 @@ from typing import Final
 
 import torch
 
-from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import See
-from qtui_core.lab.numerics import state_maps
-from qtui_core.lab.results import Cell, LabChart, LabLine
+from qtui_core.lab.numerics.state_maps import map_named
+from qtui_core.lab.results import Findings, LabChart, LabLine, See, findings
 from qtui_core.quantities import phrase
 
 _ELEMENTS: Final = 8192
@@ -30,118 +28,86 @@ _STUCK: Final = 2.0
 #: If float32 itself is still above this share of the earlier level, it has hardly fallen.
 _FALLEN: Final = 0.5
 _POINTS: Final = 120
-MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "fp8 expanded", "4-bit")
+#: Map -> bytes of an element, without scales.
+MAPS: Final = {
+    "fp32": 4.0, "bf16": 2.0, "bf16 stochastic": 2.0, "8-bit": 1.0, "fp8": 1.0,
+    "fp8 expanded": 1.0, "4-bit": 0.5,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Ratchet:
-    """v of the quiet half over the steps, as one map stores it.
-
-    Attributes:
-        name: of the map.
-        steps, course: some of the steps, and the mean of v at each.
-        ratio: v at the end over its true value 0.01.
-    """
-
-    name: str
-    steps: tuple[float, ...]
-    course: tuple[float, ...]
-    ratio: float
-
-
-def map_of(name: str, generator: torch.Generator) -> state_maps.Map:
-    """The map of that name, for a second moment, which has no sign."""
-    if name == "fp32":
-        return lambda x: x
-    if name == "bf16 stochastic":
-        return state_maps.stochastic("bf16", generator)
-    return state_maps.map_named(name, signed=False)
-
-
-def ratchets(beta2: float, see: See) -> tuple[Ratchet, ...]:
+def ratchets(beta2: float, see: See) -> Findings:
     """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet steps, for each map."""
-    return tuple(
-        ratchet(name, beta2, LOUD_STEPS, QUIET_STEPS, _within(see, number))
-        for number, name in enumerate(MAPS)
-    )
+    steps = LOUD_STEPS + QUIET_STEPS
+    courses: dict[str, dict[int, float]] = {}
+
+    def within(step: int, _: int, value: float | None) -> None:
+        see(len(courses) * steps + step, len(MAPS) * steps, value)
+
+    for name in MAPS:
+        courses[name] = ratchet(name, beta2, LOUD_STEPS, QUIET_STEPS, within)
+    return concluded(courses, beta2)
 
 
-def _within(see: See, number: int) -> See:
-    return lambda step, steps, value: see(number * steps + step, len(MAPS) * steps, value)
-
-
-def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> Ratchet:
-    """The course of one map."""
+def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> dict[int, float]:
+    """The mean of v over the quiet half as one map stores it, at some of the steps and the last."""
     random = torch.Generator().manual_seed(0)
-    keep = map_of(name, torch.Generator().manual_seed(1))
+    keep = map_named(name, False, torch.Generator().manual_seed(1))
     v, size = torch.zeros(_ELEMENTS), torch.ones(_ELEMENTS)
     steps = loud + quiet
     every = max(1, steps // _POINTS)
-    at: list[float] = []
-    course: list[float] = []
+    course: dict[int, float] = {}
     for step in range(1, steps + 1):
         if step == loud + 1:
             size[::2] = _QUIET
-        if step % every == 0:
-            see(step, steps, course[-1] if course else None)
         gradient = size * torch.randn(_ELEMENTS, generator=random)
         v = keep(beta2 * v + (1 - beta2) * gradient * gradient)
         if step % every == 0 or step == steps:
-            at.append(float(step))
-            course.append(float(v[::2].double().mean()))
-    return Ratchet(name, tuple(at), tuple(course), course[-1] / _QUIET**2)
+            course[step] = float(v[::2].double().mean())
+            see(step, steps, course[step])
+    return course
 
 
-def ratchet_rows(found: tuple[Ratchet, ...]) -> list[dict[str, Cell]]:
-    """A row for each map: its bytes, v over that of fp32, and what is judged."""
-    ratios = {one.name: one.ratio for one in found}
-    return [
-        {"states": f"v that falls quiet, {name}", "each": nbytes_of(name),
-         "against": ratio / ratios["fp32"], "judged": judged(ratio, ratios["fp32"])}
-        for name, ratio in ratios.items()
+def concluded(courses: Mapping[str, Mapping[int, float]], beta2: float) -> Findings:
+    """A row for each map with its bytes, v over that of fp32, and what is judged; the courses; and
+    which maps do not fall, with what follows in their place."""
+    ends = {name: list(course.values())[-1] / _QUIET**2 for name, course in courses.items()}
+    exact = ends["fp32"]
+    how = {name: _judged(end, exact) for name, end in ends.items()}
+    rows = [
+        {"states": f"v that falls quiet, {name}", "each": MAPS[name], "against": end / exact,
+         "judged": how[name]}
+        for name, end in ends.items()
     ]  # fmt: skip
-
-
-def ratchet_chart(found: tuple[Ratchet, ...], beta2: float) -> LabChart:
-    """The courses on a logarithmic axis."""
-    lines = [LabLine(one.name, one.course, one.steps) for one in found]
-    ends = (float(LOUD_STEPS), float(LOUD_STEPS + QUIET_STEPS))
-    lines.append(LabLine("true", (_QUIET**2, _QUIET**2), ends, faint=True))
+    lines = [
+        LabLine(name, tuple(course.values()), tuple(map(float, course)))
+        for name, course in courses.items()
+    ]
+    quiet = (float(LOUD_STEPS), float(LOUD_STEPS + QUIET_STEPS))
+    lines.append(LabLine("true", (_QUIET**2, _QUIET**2), quiet, faint=True))
     title = f"v of the half that fell quiet, beta2 {beta2:g}"
-    return LabChart(title, "step", "v", tuple(lines), log_y=True)
+    stuck = [name for name, one in how.items() if one == "stuck"]
+    falls = [name for name, one in how.items() if one == "falls"]
+    if exact * _QUIET**2 > _FALLEN * max(next(iter(courses.values())).values()):
+        said = (
+            f"fp32 itself has hardly fallen after {QUIET_STEPS:,} quiet steps, so nothing can be "
+            f"said of second moments in few bits."
+        )
+    elif stuck:
+        worst = max(stuck, key=ends.__getitem__)
+        said = (
+            f"a second moment in {phrase(stuck)} rises and does not fall as it should (in {worst} "
+            f"steps are {math.sqrt(ends[worst] / exact):.2g} times too small); "
+            f"{phrase([f'{name} ({MAPS[name]:g})' for name in falls])} bytes an element "
+            f"{'follow' if falls[1:] else 'follows'}."
+        )
+    else:
+        said = f"a second moment falls as it should in {phrase(falls)}."
+    chart = LabChart(title, "step", "v", tuple(lines), log_y=True)
+    return findings((), rows, [chart], notes=[f"At beta2 {beta2:g} {said}"])
 
 
-def judged(ratio: float, exact: float) -> str:
-    """ "stuck", "falls" or "falls too far", by v over its true value and that of fp32."""
+def _judged(ratio: float, exact: float) -> str:
+    """By v over its true value and that of fp32."""
     if ratio * _STUCK < exact:
         return "falls too far"
     return "stuck" if ratio > _STUCK * exact else "falls"
-
-
-def ratchet_sentence(found: tuple[Ratchet, ...], beta2: float) -> str:
-    """Which maps do not fall, what follows in their place with its bytes, and what it costs."""
-    ratios: Mapping[str, float] = {one.name: one.ratio for one in found}
-    exact, peak = ratios["fp32"], max(found[0].course)
-    if exact * _QUIET**2 > _FALLEN * peak:
-        return (
-            f"At beta2 {beta2:g} fp32 itself has hardly fallen after {QUIET_STEPS:,} quiet steps, "
-            f"so nothing can be said of second moments in few bits."
-        )
-    how = {name: judged(ratio, exact) for name, ratio in ratios.items()}
-    stuck = [name for name, one in how.items() if one == "stuck"]
-    falls = [name for name, one in how.items() if one == "falls"]
-    if not stuck:
-        return f"At beta2 {beta2:g} a second moment falls as it should in {phrase(falls)}."
-    worst = max(stuck, key=ratios.__getitem__)
-    follow = phrase([f"{name} ({nbytes_of(name):g})" for name in falls])
-    times = math.sqrt(ratios[worst] / exact)
-    return (
-        f"At beta2 {beta2:g} a second moment in {phrase(stuck)} rises and does not fall as it "
-        f"should (in {worst} steps are {times:.2g} times too small); {follow} bytes an element "
-        f"{'follow' if falls[1:] else 'follows'}."
-    )
-
-
-def nbytes_of(name: str) -> float:
-    """Bytes of an element in a map, without scales."""
-    return state_maps.BYTES[name.removesuffix(" stochastic")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -17,6 +17,11 @@ from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.quant.coding.codebook import dynamic_map
 
 Map = Callable[[torch.Tensor], torch.Tensor]
+
+#: Elements that share a scale in torchao.optim, by map; "fp8 expanded" takes what "fp8" does, so
+#: that they differ in one thing.
+BLOCKS: Final = {"8-bit": 256, "fp8": 256, "fp8 expanded": 256, "4-bit": 128}
+_FP8: Final = STORAGES["e4m3"]
 
 
 @cache
@@ -45,86 +50,49 @@ def linear_codes(bits: int = 4) -> torch.Tensor:
     return torch.arange(1, 2**bits + 1) / 2**bits
 
 
-def blockwise(codes: torch.Tensor, block: int) -> Map:
-    """A map that rounds to the nearest of `codes`, with an absmax for each block."""
-    between = (codes[1:] + codes[:-1]) / 2
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        blocks = x.view(-1, block)
-        scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
-        # A value half way between two codes is rounded up.
-        limits = between.to(x.device)
-        index = torch.bucketize((blocks / scale).contiguous(), limits, right=True)
-        return (codes.to(x.device)[index] * scale).view(x.shape)
-
-    return apply
+def nearest_code(codes: torch.Tensor, block: int, x: torch.Tensor) -> torch.Tensor:
+    """Rounds to the nearest of `codes`, with an absmax for each block. A value half way between two
+    codes is rounded up."""
+    blocks = x.view(-1, block)
+    scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
+    limits = ((codes[1:] + codes[:-1]) / 2).to(x.device)
+    index = torch.bucketize((blocks / scale).contiguous(), limits, right=True)
+    return (codes.to(x.device)[index] * scale).view(x.shape)
 
 
-def fp8_blocks(block: int) -> Map:
-    """A map to E4M3 with a scale of absmax/448 for each block, as AdamWFp8 stores its moments."""
-    storage = STORAGES["e4m3"]
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        blocks = x.view(-1, block)
-        scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / storage.largest
-        return storage.nearest(blocks, scale).view(x.shape)
-
-    return apply
+def fp8_blocks(block: int, x: torch.Tensor) -> torch.Tensor:
+    """E4M3 with a scale of absmax/448 for each block, as AdamWFp8 stores its moments."""
+    blocks = x.view(-1, block)
+    scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / _FP8.largest
+    return _FP8.nearest(blocks, scale).view(x.shape)
 
 
-def fp8_expanded(block: int) -> Map:
+def fp8_expanded(block: int, x: torch.Tensor) -> torch.Tensor:
     """As `fp8_blocks`, but each block is first raised to a power so that it fills the range of
     E4M3: sign(x)|x|^k with k = log(range of E4M3) / log(largest / smallest magnitude of the block);
     reading applies the inverse power (Xi et al., COAT, 2024). Zeros stay zero."""
-    inner = fp8_blocks(block)
-    whole = math.log(STORAGES["e4m3"].largest * 2**9)
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        blocks = x.view(-1, block)
-        size = blocks.abs()
-        most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
-        least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
-        power = whole / (most / least).log().clamp_min(1e-6)
-        # Powers of the ratio to the largest magnitude do not overflow.
-        raised = inner((size / most) ** power).view_as(blocks)
-        return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
-
-    return apply
+    blocks = x.view(-1, block)
+    size = blocks.abs()
+    most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
+    least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
+    power = math.log(_FP8.largest * 2**9) / (most / least).log().clamp_min(1e-6)
+    # Powers of the ratio to the largest magnitude do not overflow.
+    raised = fp8_blocks(block, (size / most) ** power).view_as(blocks)
+    return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
 
 
-def nearest(name: str) -> Map:
-    """A map to the format `name` without scales, rounding to nearest."""
-    return STORAGES[name].nearest
-
-
-def stochastic(name: str, generator: torch.Generator) -> Map:
-    """A map to the format `name` without scales, with stochastic rounding."""
-    return lambda x: STORAGES[name].stochastic(x, generator)
-
-
-def map_named(name: str, signed: bool) -> Map:
+def map_named(name: str, signed: bool, random: torch.Generator | None = None) -> Map:
     """The map of that name, for moments with a sign or without, in the blocks of BLOCKS. A map of 4
-    bits is linear for numbers without a sign."""
-    if name not in BLOCKS:
-        return nearest(name)
-    block = BLOCKS[name]
-    if name in ("fp8", "fp8 expanded"):
-        return fp8_blocks(block) if name == "fp8" else fp8_expanded(block)
+    bits is linear for numbers without a sign. "bf16 stochastic" draws from `random`."""
+    match name:
+        case "fp32":
+            return lambda x: x
+        case "bf16":
+            return STORAGES[name].nearest
+        case "bf16 stochastic":
+            return partial(STORAGES["bf16"].stochastic, generator=random)
+        case "fp8" | "fp8 expanded":
+            return partial(fp8_blocks if name == "fp8" else fp8_expanded, BLOCKS[name])
     bits = int(name[0])
-    return blockwise(
-        linear_codes(bits) if bits == 4 and not signed else dynamic_codes(signed, bits), block
-    )
-
-
-#: Elements that share a scale in torchao.optim, by map; "fp8 expanded" takes what "fp8" does, so
-#: that they differ in one thing.
-BLOCKS: Final = {"8-bit": 256, "fp8": 256, "fp8 expanded": 256, "4-bit": 128}
-#: Bytes of an element, without scales.
-BYTES: Final = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "8-bit": 1.0,
-    "fp8": 1.0,
-    "fp8 expanded": 1.0,
-    "4-bit": 0.5,
-}
+    codes = linear_codes(bits) if bits == 4 and not signed else dynamic_codes(signed, bits)
+    return partial(nearest_code, codes, BLOCKS[name])

@@ -32,6 +32,8 @@ from qtui_core.lab.training.twins import Recipe
 #: Which layers a recipe converts: the linear layers except the head, those of feed-forward parts,
 #: or all.
 Part = Literal["body", "feed-forward", "all"]
+#: Names the layers of a model that a recipe converts.
+Names = Callable[[nn.Module], Sequence[str]]
 #: Parts of the names of feed-forward layers in the families of transformers.
 _FEED_FORWARD: Final = ("mlp", "feed_forward", "ffn", "fc1", "fc2", "w1", "w2", "w3")
 
@@ -42,15 +44,14 @@ class LowBitRecipe:
 
     Attributes:
         by: whose code computes: "torch", "torchao", or "emulated".
-        build: makes the recipe from a function that names the layers of a model to convert, and
-            from the seed for random rounding.
+        build: makes the recipe from what names its layers and the seed for random rounding.
         part: what is converted.
         drawn: whether it rounds at random.
         cure: the recipe to use instead where this one is worse than float32.
     """
 
     by: str
-    build: Callable[[Callable[[nn.Module], Sequence[str]], int], Recipe]
+    build: Callable[[Names, int], Recipe]
     part: Part = "body"
     drawn: bool = False
     cure: str = ""
@@ -101,9 +102,6 @@ def patterns(names: Iterable[str]) -> str:
     return ", ".join(f"{p} ({count})" if "*" in p else p for p, count in counts.items())
 
 
-Names = Callable[[nn.Module], Sequence[str]]
-
-
 def _products(scheme: str, *, half: str = "", autocast: bool = False) -> Any:
     """A recipe with emulated products. `half` quantizes only the "forward" or only the "backward"
     products. With `autocast` everything else runs in BF16."""
@@ -115,7 +113,9 @@ def _products(scheme: str, *, half: str = "", autocast: bool = False) -> Any:
         random = torch.Generator().manual_seed(seed)
 
         def prepare(model: nn.Module) -> None:
-            convert(model, names(model), lambda one: QuantizedLinear(one, products, random))
+            chosen: dict[str, Any] = {name: model.get_submodule(name) for name in names(model)}
+            layers = {n: QuantizedLinear(one, products, random) for n, one in chosen.items()}
+            convert(model, layers)
 
         return Recipe(prepare, context=_autocast if autocast else nullcontext)
 
@@ -129,14 +129,12 @@ def _autocast() -> AbstractContextManager[Any]:
 def _bf16(names: Names, seed: int) -> Recipe:
     """A recipe that runs in BF16 what autocast does; weights, optimizer states and losses stay
     float32."""
-
-    def prepare(model: nn.Module) -> None:
-        names(model)
-
-    return Recipe(prepare, context=_autocast)
+    return Recipe(lambda model: names(model) and None, context=_autocast)
 
 
-def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> Any:
+def _quantized_training(
+    config: str, optimizer: Any = None, around: Any = nullcontext, **options: Any
+) -> Any:
     """A recipe that converts the layers with a config of torchao.prototype.quantized_training."""
 
     def build(names: Names, seed: int) -> Recipe:
@@ -148,19 +146,19 @@ def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> A
             if make is None:
                 raise UsageError(f"This version of torchao has no {config}, so this cannot run.")
             chosen = set(names(model))
-            before = _told_of(model, chosen)
+            before = _output_of(model, chosen)
             quantize_(model, make(**options), filter_fn=lambda module, name: name in chosen)
-            if torch.equal(_told_of(model, chosen), before):
+            if torch.equal(_output_of(model, chosen), before):
                 raise UsageError(f"With this version of torchao {config} changes no product.")
             torch.manual_seed(seed)  # it draws from torch's global generator
 
-        return Recipe(prepare, optimizer)
+        return Recipe(prepare, optimizer, around=around)
 
     return build
 
 
 @torch.no_grad()
-def _told_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
+def _output_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
     """The output of one of the named layers for a fixed input of 32 tokens."""
     layer: Any = model.get_submodule(next(iter(names)))
     made: torch.Tensor = layer(torch.linspace(-1, 1, 32 * layer.in_features).view(32, -1))
@@ -169,30 +167,17 @@ def _told_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
 
 def _weight_only(model: nn.Module, lr: float) -> Any:
     """torchao's AdamW, the only one that its integer weights can be trained with: its arithmetic is
-    float32, and it rounds once. It runs the same code without compiling it."""
+    float32, and it rounds once."""
     with importing("Training of integer weights", "torchao"):
         from torchao.optim import _AdamW
     trained = [p for p in model.parameters() if p.requires_grad]
-    made = _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
-    return within(made, eagerly)
-
-
-def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -> Any:
-    """The same optimizer, whose steps run in a context."""
-    step = optimizer.step
-
-    def wrapped() -> Any:
-        with context():
-            return step()
-
-    optimizer.step = wrapped
-    return optimizer
+    return _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
 
 
 @contextmanager
 def to_nearest() -> Iterator[None]:
-    """A context in which torchao's integer weights round to nearest. They always round
-    stochastically, so torchao's function is replaced for that time."""
+    """A context in which torchao compiles nothing and its integer weights round to nearest. They
+    always round stochastically, so torchao's function is replaced for that time."""
     from torchao.prototype.quantized_training import int8
 
     theirs = int8.quantize_int8_rowwise
@@ -200,7 +185,8 @@ def to_nearest() -> Iterator[None]:
         tensor, False, **more
     )
     try:
-        yield
+        with eagerly():
+            yield
     finally:
         int8.quantize_int8_rowwise = theirs
 
@@ -208,14 +194,13 @@ def to_nearest() -> Iterator[None]:
 def grouped_linears(model: nn.Module, group: int) -> list[str]:
     """The linear layers but the head. Raises ModelError without any, UsageError if `group` does not
     divide the inputs of one."""
-    names = inner_linears(model)
-    for name in names:
-        layer: Any = model.get_submodule(name)
+    layers = inner_linears(model)
+    for name, layer in layers.items():
         if layer.in_features % group:
             raise UsageError(
                 f"--group {group} does not divide the {layer.in_features} inputs of {name}."
             )
-    return names
+    return list(layers)
 
 
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
@@ -280,16 +265,13 @@ RECIPES: Final[dict[str, LowBitRecipe]] = {
     ),
     "int8 weights": LowBitRecipe(
         "torchao",
-        _quantized_training("int8_weight_only_quantized_training", _weight_only),
+        _quantized_training("int8_weight_only_quantized_training", _weight_only, eagerly),
         drawn=True,
         cure="int8 mixed",
     ),
     "int8 weights nearest": LowBitRecipe(
         "torchao",
-        _quantized_training(
-            "int8_weight_only_quantized_training",
-            lambda model, lr: within(_weight_only(model, lr), to_nearest),
-        ),
+        _quantized_training("int8_weight_only_quantized_training", _weight_only, to_nearest),
         cure="int8 weights",
     ),
     "int8 tiles": LowBitRecipe("emulated", _products("int8 tile"), cure="int8 mixed"),

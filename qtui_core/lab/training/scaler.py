@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import See
+from qtui_core.lab.results import See
 from qtui_core.lab.training.tasks import LabTask, loss_of, subject_of
-from qtui_core.lab.training.twins import adamw, set_rate
+from qtui_core.lab.training.twins import adamw, gradient_not_finite
 from qtui_core.models.opening import DEMO
 
 #: The first step, from 0, whose gradient is spoilt in the run that shows a NaN that comes from the
@@ -25,9 +25,8 @@ class ScalerRun:
 
     Attributes:
         scales: the scale before the first step, and after each.
-        overflows: skipped steps whose gradient is finite in float32, so that the scale was too
-            large.
-        upstream: skipped steps whose gradient is not finite in float32 either.
+        overflows, upstream: skipped steps whose gradient is finite in float32, so that the scale
+            was too large; and those where it is not finite there either.
         first: the first tensor that was not finite then.
         spoilt: whether the gradient was spoilt on purpose.
         trained: the model that was trained.
@@ -48,16 +47,13 @@ def scaler_run(
     `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
     repeated in float32 without a scale, which tells an overflow from a gradient that no scale
     helps."""
-    own, steps, lr = model != DEMO, settings["steps"], settings["lr"]
-    task = LabTask("prose" if own else "nano", 4, 64, 1.0, False, ramp=0)
+    trained, steps = ("nano" if model == DEMO else model), settings["steps"]
+    task = LabTask("nano" if model == DEMO else "prose", 4, 64, 1.0, False, ramp=0)
     subject = subject_of(task, model, settings["text"])
     net = subject.fresh(0)
-    optimizer = adamw(net, lr, subject.task.betas)
-    set_rate(optimizer, lr)
-    interval = settings["interval"]
-    scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
-    batches = subject.batches(0)
-    scales = [start]
+    optimizer = adamw(net, settings["lr"], task.betas)
+    scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=settings["interval"])
+    batches, scales = subject.batches(0), [start]
     overflows, upstream, first = 0, 0, ""
 
     def loss(ids: torch.Tensor, step: int, half: bool) -> torch.Tensor:
@@ -80,17 +76,8 @@ def scaler_run(
         optimizer.zero_grad(set_to_none=True)
         if scales[-1] < scales[-2]:
             loss(ids, step, False).backward()
-            bad = _not_finite(net)
+            bad = gradient_not_finite(net)
             overflows, upstream, first = overflows + (not bad), upstream + bool(bad), first or bad
             optimizer.zero_grad(set_to_none=True)
     see(steps, steps, scales[-1])
-    trained = model if own else "nano"
     return ScalerRun(tuple(scales), overflows, upstream, first, spoilt, trained)
-
-
-def _not_finite(net: Any) -> str:
-    """The name of the first gradient that is not finite; empty if all are."""
-    for name, parameter in net.named_parameters():
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-            return str(name)
-    return ""
