@@ -26,7 +26,7 @@ CEILINGS = {
     "qtui_core/conformance": 2858,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8609,
-    "qtui_core/lab": 6169,
+    "qtui_core/lab": 5890,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 6104,
     "qtui_core/quant": 8346,

@@ -180,8 +180,7 @@ class Job:
 
     Attributes:
         key: its name within the experiment, also in recordings.
-        run: does the work, and reports through the `see` that it is given.
-        outcome: the type that `run` returns, for the codec.
+        run: does the work; `outcome` is the type that it returns, for the codec.
         cost: about how many seconds of one thread it takes; the most expensive job starts first.
     """
 
@@ -196,7 +195,6 @@ class Findings:
     """The findings from the jobs that are done so far.
 
     Attributes:
-        columns: of the table.
         rows: of the table, cells by key; a missing cell is not known yet.
         pictures: the most important first.
         verdict: the sentence; empty as long as there is no conclusion.

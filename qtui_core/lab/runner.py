@@ -24,16 +24,7 @@ from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
-from qtui_core.lab.results import (
-    Findings,
-    Job,
-    JobDone,
-    LabBegun,
-    LabEvent,
-    LabResult,
-    See,
-    StepProgress,
-)
+from qtui_core.lab.results import Job, JobDone, LabBegun, LabEvent, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
 from qtui_core.telemetry.machine import more_memory
 from qtui_core.threads import thread_limit
@@ -74,14 +65,14 @@ class LabRunner:
         check: Callable[[], None],
         done: Iterable[JobDone] = (),
     ) -> None:
-        self._experiment, self._settings, self._model = experiment, settings, model
-        self._tell, self._check = tell, check
+        self._given = experiment, settings, model
+        self._about = experiment.name, experiment.question, model, settings
+        self._call, self._check, self._lock = tell, check, threading.RLock()
         check_subject(model, settings.get("text"))
         self._module, self._jobs = _prepared(experiment, settings, model)
         self._done = {event.job: event for event in done if self._holds(event)}
         left = [job for key, job in self._jobs.items() if key not in self._done]
         self._waiting = sorted(left, key=lambda job: -job.cost)
-        self._lock = threading.RLock()
         self._second: _SecondProcess | None = None
         self._lost = ""
         self._began = time.perf_counter()
@@ -99,21 +90,21 @@ class LabRunner:
 
         Each process then has one thread, which decides the order of sums: so that a run that goes
         on computes the same bits, the threads are those that the whole experiment takes."""
+        _, settings, _ = self._given
         work = sum(job.cost for job in self._waiting)
         several = processes != 1
         if processes is None:
             several = thread_limit() > 1 and len(self._jobs) > 1
-            several &= self._settings.get("device") != "cuda"  # which one process fills
+            several &= settings.get("device") != "cuda"  # which one process fills
             several &= sum(job.cost for job in self._jobs.values()) > _ALONE
             processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1
         torch.set_num_threads(1 if several else _THREADS)
-        named = self._experiment.name, self._experiment.question, self._model, self._settings
-        self._tell(LabBegun(*named, tuple(self._jobs), work / processes, versions()))
+        self._tell(LabBegun(*self._about, tuple(self._jobs), work / processes, versions()))
         for event in self._done.values():
             self._tell(event)
         try:
             if processes > 1:
-                self._second = _SecondProcess(self._experiment, self._settings, self._model)
+                self._second = _SecondProcess(*self._given)
                 beside = threading.Thread(target=self._feed, args=(self._second,), daemon=True)
                 beside.start()
             self._work()
@@ -146,6 +137,7 @@ class LabRunner:
         from any thread."""
         with self._lock:
             done = dict(self._done)
+        _, settings, _ = self._given
         outcomes: dict[str, Any] = {}
         faults: dict[str, list[str]] = {}
         for key, event in done.items():
@@ -153,21 +145,17 @@ class LabRunner:
                 faults.setdefault(event.fault, []).append(key)
             else:
                 outcomes[key] = from_plain(self._jobs[key].outcome, event.outcome)
-        found: Findings = self._module.conclude(self._settings, outcomes)
+        found = self._module.conclude(settings, outcomes)
         notes = [*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items())]
         if self._lost:
             notes.append(f"The second process {self._lost}, so the first one did its parts.")
         failed = ended == "done" and bool(faults) and not (found.verdict and outcomes)
         return LabResult(
-            self._experiment.name,
-            self._experiment.question,
-            self._model,
-            self._settings,
-            tuple(self._settings.get("seeds", ())),
+            *self._about,
+            tuple(settings.get("seeds", ())),
             time.perf_counter() - self._began,
             versions(),
-            len(self._jobs),
-            len(outcomes),
+            *(len(self._jobs), len(outcomes)),
             replace(found, notes=tuple(notes)),
             "failed" if failed else ended,
             next(iter(faults)) if failed else "",
@@ -176,20 +164,16 @@ class LabRunner:
     def exit_code(self, result: LabResult) -> int:
         """The exit code of a command: that of the first fault if the experiment failed, otherwise
         0."""
-        if result.ended != "failed":
-            return 0
+        codes = (event.code or _FAILED for event in list(self._done.values()) if event.fault)
+        return next(codes) if result.ended == "failed" else 0
+
+    def _tell(self, event: LabEvent) -> None:
         with self._lock:
-            return next(event.code or _FAILED for event in self._done.values() if event.fault)
+            self._call(event)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            report = _paced(job, self._told)
-
-            def see(step: int, steps: int, value: float | None, report: See = report) -> None:
-                self._check()
-                report(step, steps, value)
-
-            self._finish(run_job(job, see))
+            self._finish(run_job(job, self._tell, self._check))
 
     def _next(self) -> Job | None:
         with self._lock:
@@ -208,7 +192,7 @@ class LabRunner:
         while (job := self._next()) is not None:
             lost = ""
             try:
-                event = second.run(job, self._told)
+                event = second.run(job, self._tell)
                 if event.fault.startswith(_RAN_OUT):
                     lost = "ran out of memory"
             except (OSError, ValueError, CodecError):
@@ -221,10 +205,6 @@ class LabRunner:
             self._finish(event)
         second.end()
 
-    def _told(self, event: StepProgress) -> None:
-        with self._lock:
-            self._tell(event)
-
 
 def _prepared(
     experiment: Experiment, settings: Mapping[str, Any], model: str
@@ -235,23 +215,20 @@ def _prepared(
     return module, {job.key: job for job in module.jobs(settings, model)}
 
 
-def _paced(job: Job, tell: Callable[[StepProgress], None]) -> See:
-    """A `see` that reports the last step, and others with a pause between."""
+def run_job(job: Job, tell: Callable[[StepProgress], None], check: Callable[[], None]) -> JobDone:
+    """Runs a job. An exception becomes the fault of its JobDone, except what `check` raises to stop
+    the run, which is not derived from Exception. Steps are told with a pause between, and the last
+    one."""
+    began, outcome, fault, code = time.perf_counter(), None, "", 0
     last = 0.0
 
     def see(step: int, steps: int, value: float | None) -> None:
         nonlocal last
+        check()
         if time.monotonic() - last >= _PAUSE or step == steps:
             last = time.monotonic()
             tell(StepProgress(job.key, step, steps, value))
 
-    return see
-
-
-def run_job(job: Job, see: See) -> JobDone:
-    """Runs a job. An exception becomes the fault of its JobDone, except what `see` raises to stop
-    the run, which is not derived from Exception."""
-    began, outcome, fault, code = time.perf_counter(), None, "", 0
     try:
         outcome = to_plain(job.run(see), strict=True)
     except QtuiError as error:
@@ -342,18 +319,15 @@ def _second() -> None:
     def put(event: StepProgress | JobDone) -> None:
         sink.write(to_line(to_plain(event, strict=True)).encode() + b"\n")
 
+    def check() -> None:
+        if os.getppid() != first:
+            os._exit(0)
+
     name, given, model = json.loads(sys.stdin.readline())
     experiment = experiment_named(name)
     _, jobs = _prepared(experiment, experiment.settle(given), model)
     for line in sys.stdin:
-        report = _paced(job := jobs[json.loads(line)], put)
-
-        def see(step: int, steps: int, value: float | None, report: See = report) -> None:
-            if os.getppid() != first:
-                os._exit(0)
-            report(step, steps, value)
-
-        put(run_job(job, see))
+        put(run_job(jobs[json.loads(line)], put, check))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from qtui_core.lab.catalog import experiment_named
 
 torch = LazyImport("torch")
 ranges = LazyImport("qtui_core.training.measuring.ranges")
-gradients = LazyImport("qtui_core.lab.numerics.gradients")
+gradients = LazyImport("qtui_core.lab.numerics.products")
 lossscale = LazyImport("qtui_core.lab.experiments.lossscale")
-scaler = LazyImport("qtui_core.lab.training.scaler")
+
 
 CASTS = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
@@ -114,17 +114,17 @@ def outcomes():
     """An outcome of each kind, as jobs return them."""
     g = ranges.magnitudes(spread() * 2.0**-10)
     return {
-        "gradients": lossscale.LabGradients(g, g, g, g, ERRORS),
-        "from 2^24": scaler.ScalerRun((4.0, 2.0, 1.0, 1.0), 2, 0, trained="nano"),
-        "from 1": scaler.ScalerRun((1.0, 0.5), 0, 1, "a.weight"),
-        "spoilt": scaler.ScalerRun((4.0, 2.0), 0, 1, "a.weight", True),
+        "gradients": lossscale.LabGradients(g, g, g, ERRORS),
+        "from 2^24": lossscale.ScalerRun((4.0, 2.0, 1.0, 1.0), 2, 0, trained="nano"),
+        "from 1": lossscale.ScalerRun((1.0, 0.5), 0, 1, "a.weight"),
+        "spoilt": lossscale.ScalerRun((4.0, 2.0), 0, 1, "a.weight", True),
     }
 
 
 def test_a_scale_that_falls_for_as_long_as_float32_has_numbers_is_told():
     found = lossscale.conclude(
         experiment_named("lossscale").settle({}),
-        {"spoilt": scaler.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
+        {"spoilt": lossscale.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
     )
     assert "never stops falling (here to 0, on purpose) means" in found.verdict
     assert found.rows[0]["ends"] is None
@@ -167,14 +167,14 @@ def test_dropout_is_no_error_of_a_format(tmp_path):
 
 
 def test_a_scale_that_never_fell_is_told_too():
-    calm = scaler.ScalerRun((1.0, 1.0, 2.0), 0, 0)
+    calm = lossscale.ScalerRun((1.0, 1.0, 2.0), 0, 0)
     found = lossscale.conclude(experiment_named("lossscale").settle({}), {"from 2^0": calm})
     assert found.verdict == "GradScaler, from 2^0, skipped no step."
 
 
 def test_nothing_is_recommended_for_gradients_of_zero():
     zero = ranges.magnitudes(torch.zeros(4))
-    seen = lossscale.LabGradients(zero, zero, zero, zero, ERRORS)
+    seen = lossscale.LabGradients(zero, zero, zero, ERRORS)
     found = lossscale.conclude(experiment_named("lossscale").settle({}), {"gradients": seen})
     assert found.verdict == "Every gradient is zero here, so there is nothing to scale."
     assert [picture.title for picture in found.pictures] == [

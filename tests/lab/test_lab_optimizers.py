@@ -219,7 +219,7 @@ PASSED = {
 
 def outcomes(eight=0.0, four=0.002, drifted=0.0):
     def run(off, nbytes, **facts):
-        read = {"parameters": 100.0, "drifted": 0.0, "drift": 0.0} | facts
+        read = {"each": nbytes / 100, "drifted": 0.0, "drift": 0.0} | facts
         return trained(off, nbytes={"states": nbytes}, facts=read)
 
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -20,22 +21,30 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
 from qtui_core.lab.numerics.exponents import histogram
-from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized, relative
-from qtui_core.lab.numerics.products import Products, inner_linears, is_head, linears
+from qtui_core.lab.numerics.products import (
+    Products,
+    gradients_of,
+    gradients_seen,
+    inner_linears,
+    is_head,
+    linears,
+    quantized,
+    relative,
+)
 from qtui_core.lab.numerics.rounding import Operand
 from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, See, findings
-from qtui_core.lab.training.scaler import ScalerRun, scaler_run
-from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
+from qtui_core.lab.training.tasks import TASKS, LabTask, loss_of, subject_of
+from qtui_core.lab.training.twins import adamw, gradient_not_finite
+from qtui_core.models.opening import DEMO
 from qtui_core.quantities import phrase, plural
 from qtui_core.training.measuring.ranges import magnitudes
 
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
 STORED: Final = ("fp16", "e5m2", "e4m3")
 SCALES: Final = tuple(range(0, 25, 4))
-#: A shift of the median gradient is reported if it is at least this many powers of two.
-_TELLING: Final = 0.1
-#: The larger batch is this many batches together.
-_TIMES: Final = 4
+#: The first step, from 0, whose gradient is spoilt in the run that shows a NaN that comes from the
+#: model.
+_SPOILT: Final = 10
 COLUMNS: Final = (
     LabColumn("what", "gradients in, or GradScaler"),
     LabColumn("scale", "scale", "log2"),
@@ -56,7 +65,6 @@ class LabGradients:
     Attributes:
         body, head: gradients of the outputs of linear layers.
         weights: gradients of all weights.
-        larger: as `body` and `head` together, for a batch four times as large.
         errors: the relative error over all weights, for each format one number per scale in SCALES.
             The gradient that reaches the output of each linear layer, except the head, is rounded
             to the format; what is beyond its largest number becomes that number, as in 8-bit
@@ -66,16 +74,33 @@ class LabGradients:
     body: Magnitudes
     head: Magnitudes
     weights: Magnitudes
-    larger: Magnitudes
     errors: Mapping[str, tuple[float, ...]]
-
-    @property
-    def outputs(self) -> Magnitudes:
-        return together((self.body, self.head))
 
     def best(self, stored: str) -> int | None:
         """The base-2 logarithm of the scale to take; None if all gradients are zero."""
-        return best_scale(stored, max(self.weights.largest, self.outputs.largest))
+        largest = max(part.largest for part in (self.body, self.head, self.weights))
+        return best_scale(stored, largest)
+
+
+@dataclass(frozen=True)
+class ScalerRun:
+    """Steps under a GradScaler.
+
+    Attributes:
+        scales: the scale before the first step, and after each.
+        overflows, upstream: skipped steps whose gradient is finite in float32, so that the scale
+            was too large; and those where it is not finite there either.
+        first: the first tensor that was not finite then.
+        spoilt: whether the gradient was spoilt on purpose.
+        trained: the model that was trained.
+    """
+
+    scales: tuple[float, ...]
+    overflows: int
+    upstream: int
+    first: str = ""
+    spoilt: bool = False
+    trained: str = ""
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -104,11 +129,15 @@ def _log2(scale: float) -> float | None:
 def gradients(text: str | None, model: str, see: See) -> LabGradients:
     """The magnitudes and errors of a batch. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
-    net = subject.start()
+    net, batch = subject.start(), next(subject.batches(0))
     names = inner_linears(net)
-    batches = list(itertools.islice(subject.batches(0), _TIMES))
-    exact, outputs = _seen(subject, batches[0])
-    _, larger = _seen(subject, torch.cat(batches))
+    parts: dict[bool, list[Magnitudes]] = {False: [], True: []}
+
+    def seen(name: str, x: torch.Tensor, gradient: torch.Tensor) -> None:
+        parts[is_head(name)].append(magnitudes(gradient))
+
+    with gradients_seen(linears(net), seen):
+        exact, _ = gradients_of(net, batch)
     errors: dict[str, tuple[float, ...]] = {}
     for number, stored in enumerate(STORED):
         row: list[float] = []
@@ -116,26 +145,52 @@ def gradients(text: str | None, model: str, see: See) -> LabGradients:
         with quantized(net, dict.fromkeys(names, products)):
             for power in SCALES:
                 see(number * len(SCALES) + len(row), len(STORED) * len(SCALES), None)
-                row.append(relative(gradients_of(net, batches[0], 2.0**power)[0], exact))
+                row.append(relative(gradients_of(net, batch, 2.0**power)[0], exact))
         errors[stored] = tuple(row)
-    body, head = (
-        together(part for name, part in outputs.items() if is_head(name) == of_head)
-        for of_head in (False, True)
-    )
-    return LabGradients(body, head, magnitudes(exact), together(larger.values()), errors)
+    return LabGradients(together(parts[False]), together(parts[True]), magnitudes(exact), errors)
 
 
-def _seen(subject: LabSubject, ids: torch.Tensor) -> tuple[torch.Tensor, dict[str, Magnitudes]]:
-    """The gradient over all weights, and the magnitudes of those of layers' outputs."""
-    net = subject.start()
-    found: dict[str, list[Magnitudes]] = {}
+def scaler_run(
+    settings: Mapping[str, Any], model: str, start: float, spoilt: bool, see: See
+) -> ScalerRun:
+    """Steps of AdamW under autocast to float16 and torch.amp.GradScaler. They train the model, or
+    `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
+    repeated in float32 without a scale, which tells an overflow from a gradient that no scale
+    helps."""
+    trained, steps = ("nano" if model == DEMO else model), settings["steps"]
+    task = LabTask("nano" if model == DEMO else "prose", 4, 64, 1.0, False, ramp=0)
+    subject = subject_of(task, model, settings["text"])
+    net = subject.fresh(0)
+    optimizer = adamw(net, settings["lr"], task.betas)
+    scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=settings["interval"])
+    batches, scales = subject.batches(0), [start]
+    overflows, upstream, first = 0, 0, ""
 
-    def see(name: str, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        found.setdefault(name, []).append(magnitudes(gradient))
+    def loss(ids: torch.Tensor, step: int, half: bool) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16) if half else nullcontext():
+            found = loss_of(net, ids)
+        # The square root of zero is finite but its derivative is not, so the loss shows nothing.
+        # The same happens where the norm of a zero vector is differentiated.
+        weight = next(net.parameters())
+        return found + (weight.sum() * 0).sqrt() if spoilt and step >= _SPOILT else found
 
-    with gradients_seen(linears(net), see):
-        whole, _ = gradients_of(net, ids)
-    return whole, {name: together(parts) for name, parts in found.items()}
+    for step in range(steps):
+        see(step, steps, scales[-1])
+        ids = next(batches)
+        scaler.scale(loss(ids, step, True)).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(float(scaler.get_scale()))
+        optimizer.zero_grad(set_to_none=True)
+        if scales[-1] < scales[-2]:
+            loss(ids, step, False).backward()
+            bad = gradient_not_finite(net)
+            overflows, upstream, first = overflows + (not bad), upstream + bool(bad), first or bad
+            optimizer.zero_grad(set_to_none=True)
+    see(steps, steps, scales[-1])
+    return ScalerRun(tuple(scales), overflows, upstream, first, spoilt, trained)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -246,8 +301,8 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
 
 
 def _notes(store: str, seen: LabGradients) -> list[str]:
-    """How far off the weight gradient is, which 8-bit format suits gradients better, each at its
-    best scale, and what a larger batch changes."""
+    """How far off the weight gradient is, and which 8-bit format suits gradients better, each at
+    its best scale."""
     said = []
     errors = dict(zip(SCALES, seen.errors[store], strict=True))
     power = min(errors, key=errors.__getitem__)
@@ -263,13 +318,6 @@ def _notes(store: str, seen: LabGradients) -> list[str]:
         said.append(
             f"With a scale, {better} is the better format of 8 bits ({low:.2%} off; {worse} "
             f"{high:.2%})."
-        )
-    one, many = seen.outputs.quantile(0.5), seen.larger.quantile(0.5)
-    if one is not None and many is not None and abs(many - one) > _TELLING:
-        said.append(
-            f"A batch {_TIMES} times as large multiplies the median gradient of the layers' "
-            f"outputs by 2^{many - one:.2g}, as the loss is a mean: more tokens need a larger "
-            f"scale."
         )
     said.append(
         "The rounding of gradients is emulated; what is too large becomes the largest number. "

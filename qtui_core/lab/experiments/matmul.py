@@ -16,10 +16,17 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.numerics.gradients import check_finite, gradients_seen, relative
 from qtui_core.lab.numerics.kernels import kernels
 from qtui_core.lab.numerics.layer_errors import layer_errors
-from qtui_core.lab.numerics.products import NVFP4_PARTS, SCHEMES, inner_linears, layer_of
+from qtui_core.lab.numerics.products import (
+    NVFP4_PARTS,
+    SCHEMES,
+    check_finite,
+    gradients_seen,
+    inner_linears,
+    layer_of,
+    relative,
+)
 from qtui_core.lab.numerics.rounding import EXACT, Operand
 from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, MatrixProduct, See, findings
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of

@@ -18,8 +18,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.lab.experiments.underflow import group_of
-from qtui_core.lab.numerics.ratchet import ratchets
-from qtui_core.lab.numerics.state_maps import BLOCKS, map_named
+from qtui_core.lab.numerics.state_maps import BLOCKS, map_named, ratchets
 from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, findings
 from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import (
@@ -48,6 +47,8 @@ _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
 #: the matrices.
 _FARTHER: Final = 3.0
 _UNCOMPILED: Final = "torchao's optimizers ran without compiling, which costs them time."
+#: Facts of a run that are cells of its row.
+_READ_OFF: Final = ("each", "entropy_m", "entropy_v", "unused_v", "drifted", "drift")
 Betas = tuple[float, float]
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
 COLUMNS: Final = (
@@ -101,14 +102,15 @@ def recipe_of(name: str, seed: int, subject: LabSubject | None = None) -> Recipe
         return libraries.make(name, net.named_parameters(), rate, betas, takes)
 
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
-        facts = {"parameters": float(sum(p.numel() for p in net.parameters() if p.requires_grad))}
+        facts: dict[str, float] = {}
         for moment, counts in libraries.codes_of(optimizer).items():
-            facts[f"entropy {moment}"] = libraries.entropy(counts)
-            facts[f"unused {moment}"] = float((counts == 0).sum())
+            facts[f"entropy_{moment}"] = libraries.entropy(counts)
+            facts[f"unused_{moment}"] = float((counts == 0).sum())
         facts["drifted"], facts["drift"] = libraries.drift(name)
         if subject is not None:
             facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), betas)
         states = libraries.state_bytes(name, optimizer, net.named_parameters())
+        facts["each"] = states / sum(p.numel() for p in net.parameters() if p.requires_grad)
         notes = (_UNCOMPILED,) if torchao else ()
         return replace(run, nbytes={**run.nbytes, "states": states}, facts=facts, notes=notes)
 
@@ -197,19 +199,11 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _read_off(run: TrainedRun) -> dict[str, Cell]:
-    """The figures of an optimizer besides its losses."""
-    if "states" not in run.nbytes:
-        return {}
-    facts, nbytes = run.facts, run.nbytes["states"]
-    return {
-        "nbytes": nbytes,
-        "each": nbytes / facts["parameters"] if facts.get("parameters") else None,
-        "entropy_m": facts.get("entropy m"),
-        "entropy_v": facts.get("entropy v"),
-        "unused_v": int(facts["unused v"]) if "unused v" in facts else None,
-        "drifted": facts.get("drifted"),
-        "drift": facts.get("drift"),
-    }
+    """The figures of an optimizer besides its losses; none of a run that ended before them."""
+    cells: dict[str, Cell] = {key: run.facts.get(key) for key in _READ_OFF}
+    if (unused := run.facts.get("unused_v")) is not None:
+        cells["unused_v"] = int(unused)
+    return {"nbytes": run.nbytes.get("states") if run.facts else None, **cells}
 
 
 def _passed(name: str, twin: TrainedRun | None) -> dict[str, Cell]:

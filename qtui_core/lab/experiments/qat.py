@@ -8,6 +8,7 @@ groups. The floor of a width is how far the control moves if its weights start a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -137,24 +138,44 @@ def control(group: int, widths: Sequence[int], subject: LabSubject, seed: int, n
     return replace(null() if name == NULL else Recipe(), ended=ended)
 
 
-@dataclass(frozen=True)
 class _Width:
-    """What is known of a width: one loss for each finished seed. `better` is by how much QAT is
-    better than its control, `moved` how far training alone moved the held-out loss of fp32, `gap`
-    how much PTQ loses, and `recovered` the share of it that QAT recovers; None if PTQ loses almost
-    nothing."""
+    """What is known of a width.
 
-    bits: int
-    rate: float
-    nbytes: int | None
-    ptq: float | None
-    control: tuple[float, ...]
-    qat: tuple[float, ...]
-    better: tuple[float, ...]
-    floor: float | None
-    diverged: str
-    moved: float | None
-    gap: float | None
+    Attributes:
+        control, qat: the held-out losses by finished seed; `better` how much less QAT's is.
+        floor: of the seed whose disturbed control is farthest; None if none is known yet.
+        diverged: which run did, and when; empty if none did.
+        nbytes: of the quantized weights, scales included.
+        moved: how far training alone moved the held-out loss of fp32, the mean over the seeds.
+        gap: what PTQ of the model as it is loses.
+    """
+
+    def __init__(self, bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+        self.bits, self.rate = bits, rate_of(bits, settings)
+        controls, nulls, trained = (
+            [outcomes.get(f"{name} {self.rate:g} {seed}") for seed in settings["seeds"]]
+            for name in (TWIN, NULL, f"qat {bits}")
+        )
+        before = [None if run is None else run.facts.get(str(bits)) for run in controls]
+        after = [None if run is None else run.held_after for run in trained]
+        both = zip(before, after, strict=True)
+        self.better = [b - a for b, a in both if a is not None and b is not None]
+        self.control = [loss for loss in before if loss is not None]
+        self.qat = [loss for loss in after if loss is not None]
+        floors = map(apart, controls, nulls, itertools.repeat(str(bits)))
+        self.floor = max((floor for floor in floors if floor is not None), default=None)
+        self.diverged = ""
+        for name, runs in (("QAT", trained), ("training in fp32", controls)):
+            if run := next((run for run in runs if run is not None and run.diverged), None):
+                self.diverged = f"{name} diverged at step {run.diverged} ({run.first})"
+        self.ptq = self.nbytes = self.moved = self.gap = None
+        if (start := outcomes.get("as it is")) is not None:
+            group = int(settings["group"])
+            self.nbytes = start.weights * bits // 8 + start.weights // group * _SCALE
+            held = [run.held_after for run in controls if run is not None]
+            self.moved = mean([loss - start.exact for loss in held if loss is not None])
+            self.ptq = start.quantized.get(str(bits))
+            self.gap = None if self.ptq is None else self.ptq - start.exact
 
     @property
     def seen(self) -> str | None:
@@ -170,6 +191,7 @@ class _Width:
 
     @property
     def recovered(self) -> float | None:
+        """The share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing."""
         if self.ptq is None or self.gap is None or not self.qat or not self.clears(self.gap):
             return None
         return (self.ptq - fmean(self.qat)) / self.gap
@@ -185,45 +207,10 @@ class _Width:
         return self.floor is not None and difference > FLOORS * self.floor
 
 
-def _width(
-    bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
-) -> _Width:
-    rate, key = rate_of(bits, settings), str(bits)
-    found = {
-        name: [outcomes.get(f"{name} {rate:g} {seed}") for seed in settings["seeds"]]
-        for name in (TWIN, NULL, f"qat {bits}")
-    }
-    controls, nulls, trained = found.values()
-    diverged = ""
-    for name, runs in (("QAT", trained), ("training in fp32", controls)):
-        if run := next((run for run in runs if run is not None and run.diverged), None):
-            diverged = f"{name} diverged at step {run.diverged} ({run.first})"
-    before = [None if run is None else run.facts.get(key) for run in controls]
-    after = [None if run is None else run.held_after for run in trained]
-    pairs = zip(before, after, strict=True)
-    better = tuple(b - a for b, a in pairs if a is not None and b is not None)
-    floors = (apart(one, two, key) for one, two in zip(controls, nulls, strict=True))
-    ptq = nbytes = moved = gap = None
-    if start is not None:
-        nbytes = start.weights * bits // 8 + start.weights // int(settings["group"]) * _SCALE
-        held = [run.held_after for run in controls if run is not None]
-        moved = mean([loss - start.exact for loss in held if loss is not None])
-        if (ptq := start.quantized.get(key)) is not None:
-            gap = ptq - start.exact
-    return _Width(
-        *(bits, rate, nbytes, ptq),
-        tuple(loss for loss in before if loss is not None),
-        tuple(loss for loss in after if loss is not None),
-        better,
-        max((f for f in floors if f is not None), default=None),
-        *(diverged, moved, gap),
-    )
-
-
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """A row for each width, the three losses over the width, and what the control shows."""
     start: Untouched | None = outcomes.get("as it is")
-    widths = [_width(bits, settings, outcomes, start) for bits in settings["bits"]]
+    widths = [_Width(bits, settings, outcomes) for bits in settings["bits"]]
     rows: list[dict[str, Cell]] = [
         {
             "bits": width.bits,

@@ -18,22 +18,10 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import FLOATS
 from qtui_core.lab.numerics.products import layer_of
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.numerics.terms import thresholds
+from qtui_core.lab.numerics.walks import thresholds
 from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, See, findings
+from qtui_core.lab.training import updates
 from qtui_core.lab.training.tasks import LabTask, subject_of
-from qtui_core.lab.training.updates import (
-    ENOUGH,
-    RATES,
-    UpdateShares,
-    cures_of,
-    drawn_share,
-    enough_from,
-    kept_text,
-    kept_words,
-    shares_of,
-    too_little,
-    wanted_updates,
-)
 from qtui_core.models.opening import open_model
 
 #: In a model with more parameters than this only some layers are tried.
@@ -61,7 +49,7 @@ class Survival:
 
     tried: int
     tensors: int
-    shares: tuple[UpdateShares, ...]
+    shares: tuple[updates.UpdateShares, ...]
     drawn: Mapping[str, float]
     dtype: str = "fp32"
 
@@ -80,14 +68,14 @@ def tensors(settings: Mapping[str, Any], model: str, see: See) -> Survival:
     subject = subject_of(task, model, settings["text"], large)
     parameters = dict(subject.start().named_parameters())
     chosen = _some_layers(list(parameters)) if large else lambda name: True
-    wanted = wanted_updates(subject, see, chosen, _ELEMENTS)
+    wanted = updates.wanted_updates(subject, see, chosen, _ELEMENTS)
     shares = []
     for number, (name, (weight, u)) in enumerate(wanted.items()):
         see(number, len(wanted), None)
         if not bool(torch.isfinite(weight).all()):
             raise UsageError(f"{name} holds numbers that are not finite, so nothing can be said.")
-        shares += [shares_of(name, parameters[name], weight, u, lr, at) for at in FLOATS]
-    drawn = {at: drawn_share(STORAGES[at], [*wanted.values()], lr) for at in FLOATS}
+        shares += [updates.shares_of(name, parameters[name], weight, u, lr, at) for at in FLOATS]
+    drawn = {at: updates.drawn_share(STORAGES[at], [*wanted.values()], lr) for at in FLOATS}
     return Survival(len(wanted), len(parameters), tuple(shares), drawn, subject.dtype)
 
 
@@ -111,12 +99,12 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "stored": share.stored,
             "kept": share.kept_here,
             "lost": share.lost_here,
-            "enough": enough_from([share]),
+            "enough": updates.enough_from([share]),
         }
         for share in sorted(found.shares, key=lambda k: (FLOATS.index(k.stored), k.kept_here))
     ]
     lines = tuple(
-        LabLine(stored, tuple(map(min, zip(*kept, strict=True))), RATES)
+        LabLine(stored, tuple(map(min, zip(*kept, strict=True))), updates.RATES)
         for stored in FLOATS
         if (kept := [s.kept for s in found.shares if s.stored == stored and s.matrix])
     )
@@ -143,25 +131,25 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
         return "No matrix of the model is trained, so there is nothing to survive."
     if not lr:
         return "At lr 0 no weight changes, so there is nothing to survive."
-    short, dead = too_little(shares), _dead(settings, stored)
+    short, dead = updates.too_little(shares), _dead(settings, stored)
     if not short and not dead:
         return (
             f"The run survives {name} weights at lr {lr:g}: every tensor keeps "
-            f"{kept_text(min(s.kept_here for s in shares))} of a step or more. "
+            f"{updates.kept_text(min(s.kept_here for s in shares))} of a step or more. "
             f"{_of_states(settings, stored)}"
         ).rstrip()
     from_lr = ""
     if short:
-        least = enough_from(shares)
-        from_lr = f" No lr up to {RATES[-1]:g} is enough for every tensor."
+        least = updates.enough_from(shares)
+        from_lr = f" No lr up to {updates.RATES[-1]:g} is enough for every tensor."
         if least is not None:
-            from_lr = f" From lr {least:.2g} on every tensor keeps {ENOUGH:.0%}."
+            from_lr = f" From lr {least:.2g} on every tensor keeps {updates.ENOUGH:.0%}."
     # A decay that multiplies the stored weight, as PyTorch's AdamW does, is rounded away before
     # any update is rounded stochastically.
     few = [] if dead or found.tried < found.tensors else short
-    cures = cures_of(shares, few, stored, None if dead else found.drawn[stored])
+    cures = updates.cures_of(shares, few, stored, None if dead else found.drawn[stored])
     would = "" if _dead(settings, "fp32") else f"; {cures} would do"
-    said = ", and ".join(filter(None, (kept_words(short) if short else "", dead)))
+    said = ", and ".join(filter(None, (updates.kept_words(short) if short else "", dead)))
     return f"At lr {lr:g} the run does not survive {name} weights: {said}{would}.{from_lr}"
 
 

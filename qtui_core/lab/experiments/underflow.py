@@ -18,8 +18,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.catalog import STORED
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
-from qtui_core.lab.numerics.terms import check_decay, terms
-from qtui_core.lab.numerics.walks import grown_scales, one_weight
+from qtui_core.lab.numerics.walks import check_decay, grown_scales, one_weight, terms
 from qtui_core.lab.results import (
     Cell,
     Density,
@@ -30,23 +29,10 @@ from qtui_core.lab.results import (
     See,
     findings,
 )
+from qtui_core.lab.training import updates
 from qtui_core.lab.training.comparison import LabComparison, TrainedComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, stored_weights
-from qtui_core.lab.training.updates import (
-    ENOUGH,
-    RATES,
-    Sums,
-    UpdateShares,
-    cures_of,
-    enough_from,
-    kept_text,
-    kept_words,
-    reach,
-    shares_of,
-    too_little,
-    wanted_updates,
-)
 
 #: The number of cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
@@ -84,7 +70,7 @@ class Updates:
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
-    shares: tuple[UpdateShares, ...] = ()
+    shares: tuple[updates.UpdateShares, ...] = ()
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -93,7 +79,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     check_decay(settings)
     store = settings["store"]
     found = [
-        Job("updates", partial(updates, settings, model), Updates, 6),
+        Job("updates", partial(kept_by, settings, model), Updates, 6),
         Job("one weight", one_weight, Findings, 2),
         Job("scales", partial(grown_scales, store), Findings, 1),
     ]
@@ -110,25 +96,25 @@ def recipe_of(store: str, name: str, seed: int) -> Recipe:
     return stored_weights(STORAGES[store], drawn)
 
 
-def updates(settings: Mapping[str, Any], model: str, see: See) -> Updates:
+def kept_by(settings: Mapping[str, Any], model: str, see: See) -> Updates:
     """Lost and kept shares by format and rate, and at `lr` also by part of the model; those of each
     tensor in the format `store`."""
     subject = subject_of(TASKS["prose"], model, settings["text"])
     lr, store = settings["lr"], settings["store"]
-    wanted = wanted_updates(subject, see)
+    wanted = updates.wanted_updates(subject, see)
     reaches = []
     for stored in STORED:
         for rate in sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True):
-            groups: dict[str, list[Sums]] = {}
+            groups: dict[str, list[updates.Sums]] = {}
             for name, (weight, u) in wanted.items():
-                sums = reach(STORAGES[stored], weight, -rate * u)
+                sums = updates.reach(STORAGES[stored], weight, -rate * u)
                 for group in ("all", group_of(name, weight)) if rate == lr else ("all",):
                     groups.setdefault(group, []).append(sums)
             for group, parts in groups.items():
                 elements, lost, kept, due = (sum(column) for column in zip(*parts, strict=True))
                 lost, kept = lost / (elements or 1), kept / (due or 1)
                 reaches.append(Reach(stored, rate, group, lost, kept, int(elements)))
-    shares = tuple(shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
+    shares = tuple(updates.shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
     return Updates(tuple(reaches), _plane(wanted, lr), shares)
 
 
@@ -208,10 +194,10 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
-    said = f"At lr {lr:g} {name} weights keep {kept_text(here.kept)} of each step"
-    short = too_little(found.shares)
-    if short and here.kept > ENOUGH:
-        said += f", but {kept_words(short)}"
+    said = f"At lr {lr:g} {name} weights keep {updates.kept_text(here.kept)} of each step"
+    short = updates.too_little(found.shares)
+    if short and here.kept > updates.ENOUGH:
+        said += f", but {updates.kept_words(short)}"
     if runs.broken:
         return f"{said}. {runs.broken}"
     gain = runs.share_of_gain("nearest")
@@ -219,7 +205,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     how = None if nearest is None else runs.seen("nearest")
     if nearest is not None and how == "diverged":
         said += f", and the run with these weights diverged, {nearest.diverged}"
-    elif nearest is not None and how == "worse" and (gain is None or gain > ENOUGH):
+    elif nearest is not None and how == "worse" and (gain is None or gain > updates.ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
         said += (
             f", but after {steps_counted(settings)} their training loss is "
@@ -232,12 +218,12 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     drawn = runs.share_of_gain("stochastic")
     if drawn is None and "stochastic" in runs.compared:
         drawn = float(runs.seen("stochastic") in ("no difference", "better"))
-    said = f"{said}; {cures_of(found.shares, short, store, drawn)} would help."
+    said = f"{said}; {updates.cures_of(found.shares, short, store, drawn)} would help."
     if not short:
         return said
-    least = enough_from(found.shares)
-    rates = f"at no lr up to {RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
-    return f"{said} {name} alone keeps {ENOUGH:.0%} of every tensor {rates}."
+    least = updates.enough_from(found.shares)
+    rates = f"at no lr up to {updates.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
+    return f"{said} {name} alone keeps {updates.ENOUGH:.0%} of every tensor {rates}."
 
 
 def _of_gain(share: float) -> str:

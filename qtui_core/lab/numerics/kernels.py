@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from qtui_core.lab.numerics.gradients import relative
+from qtui_core.lab.numerics.products import relative
 from qtui_core.lab.results import Cell, Findings, See, findings
 from qtui_core.training.measuring.rates import seconds_of
 

@@ -14,8 +14,15 @@ from typing import Final
 
 import torch
 
-from qtui_core.lab.numerics.gradients import gradients_of, quantized, relative
-from qtui_core.lab.numerics.products import SCHEMES, is_head, layer_of, linears
+from qtui_core.lab.numerics.products import (
+    SCHEMES,
+    gradients_of,
+    is_head,
+    layer_of,
+    linears,
+    quantized,
+    relative,
+)
 from qtui_core.lab.results import Findings, LabFrontier, Point, See, findings
 from qtui_core.lab.training.tasks import TASKS, subject_of
 

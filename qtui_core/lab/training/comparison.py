@@ -12,16 +12,9 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Cell, Job, LabChart, LabLine, See
+from qtui_core.lab.training import twins
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, subject_of
-from qtui_core.lab.training.twins import (
-    FLOORS,
-    Recipe,
-    TrainedRun,
-    difference,
-    null,
-    paired,
-    train,
-)
+from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, difference, paired
 from qtui_core.quantities import plural
 
 TWIN: Final = "fp32"
@@ -39,8 +32,12 @@ FEWEST: Final = 5
 _SMOOTH: Final = 5
 
 
+#: Runs of two recipes on the same batches.
+Pairs = Sequence[tuple[TrainedRun, TrainedRun]]
+
+
 def _twin(subject: LabSubject, seed: int, name: str) -> Recipe:
-    return Recipe() if name == TWIN else null()
+    return Recipe() if name == TWIN else twins.null()
 
 
 @dataclass(frozen=True)
@@ -94,13 +91,8 @@ class TrainedComparison:
             recipe = self.twin(subject, seed, name)
         else:
             recipe = self.recipe(name.removesuffix(AGAIN), seed + 10_000 * again)
-        return train(
-            subject,
-            recipe,
-            seed=seed,
-            steps=self.settings["steps"],
-            lr=lr,
-            see=see,
+        return twins.train(
+            *(subject, recipe, seed, self.settings["steps"], lr, see),
             before=self.before and name == TWIN,
             after=name != NULL and not again,  # runs for a floor are compared by steps
         )
@@ -116,27 +108,33 @@ def run_key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> s
     return f"{name} {rate:g} {seed}" if settings.get("rates") else f"{name} {seed}"
 
 
-@dataclass(frozen=True)
 class Compared:
-    """A recipe compared with its twin, in nats per token.
+    """A recipe beside its twin on the same batches, in nats per token.
 
     Attributes:
+        runs: one for each seed that is done.
+        diverged: which tensor stopped being finite, and when; empty if none did.
         differences: the mean over the last steps, one for each seed.
         held_out: the difference of the held-out losses at the end, one for each seed.
         error: the standard error of the mean difference over the steps of all seeds; None if there
             are too few steps.
         floor: the floor of all recipes, or the difference of two runs of this recipe that round
             with other random numbers, if that is larger.
-        diverged: which tensor stopped being finite, and when; empty if none did.
-        runs: one for each seed.
     """
 
-    differences: tuple[float, ...]
-    held_out: tuple[float, ...]
-    error: float | None
-    floor: float | None
-    diverged: str
-    runs: tuple[TrainedRun, ...]
+    def __init__(self, pairs: Pairs, floor: float | None) -> None:
+        self.runs = [run for run, _ in pairs]
+        ill = [run for run in self.runs if run.diverged]
+        self.diverged = f"step {ill[-1].diverged}: {ill[-1].first}" if ill else ""
+        self.differences = [d for one, twin in pairs if (d := difference(one, twin)) is not None]
+        self.held_out = [
+            run.held_after - twin.held_after
+            for run, twin in pairs
+            if run.held_after is not None and twin.held_after is not None
+        ]
+        steps = [d for run, twin in pairs for d in paired(run, twin)]
+        self.error = _error(steps) if len(steps) >= FEWEST else None
+        self.floor = floor
 
     @property
     def difference(self) -> float | None:
@@ -191,7 +189,7 @@ class LabComparison:
     def first(self, name: str) -> TrainedRun | None:
         return next(iter(self.runs(name)), None)
 
-    def pairs(self, name: str, other: str = TWIN) -> list[tuple[TrainedRun, TrainedRun]]:
+    def pairs(self, name: str, other: str = TWIN) -> Pairs:
         """The runs of two recipes on the same batches, of the seeds that have both."""
         found = ((self.run(name, seed), self.run(other, seed)) for seed in self.seeds)
         return [(one, two) for one, two in found if one is not None and two is not None]
@@ -315,26 +313,11 @@ class LabComparison:
         return max((abs(fmean(steps)) + (_error(steps) or 0.0) for steps in known), default=None)
 
     def _beside(self, name: str) -> Compared | None:
-        """A recipe compared with its twin on the same batches; None if either has no run."""
-        runs, differences, held, diverged = [], [], [], ""
-        steps: list[float] = []
-        for run, twin in self.pairs(name):
-            runs.append(run)
-            if run.diverged:
-                diverged = f"step {run.diverged}: {run.first}"
-                continue
-            d = difference(run, twin)
-            if d is not None:
-                differences.append(d)
-                steps += paired(run, twin)
-            if run.held_after is not None and twin.held_after is not None:
-                held.append(run.held_after - twin.held_after)
-        if not runs:
-            return None
-        error = _error(steps) if len(steps) >= FEWEST else None
+        """None if the recipe or its twin has no run."""
         own = self._apart(f"{name}{AGAIN}", name)
         floor = self.floor if self.floor is None or own is None else max(self.floor, own)
-        return Compared(tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
+        pairs = self.pairs(name)
+        return Compared(pairs, floor) if pairs else None
 
 
 def mean(values: Sequence[float]) -> float | None:

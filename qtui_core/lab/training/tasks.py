@@ -80,10 +80,7 @@ def use_device(name: str) -> None:
     PyTorch finds no such device."""
     global _device
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "--device cuda: PyTorch finds no CUDA device here. --device cpu computes the same, "
-            "only slower."
-        )
+        raise UsageError("--device cuda: PyTorch finds no CUDA device here; take --device cpu.")
     if name != _device:
         subject_of.cache_clear()
     _device = name
@@ -219,17 +216,10 @@ def nano(seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=64,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        use_cache=False,
-    )
+        vocab_size=256, hidden_size=128, intermediate_size=352, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=64, max_position_embeddings=256,
+        tie_word_embeddings=False, use_cache=False,
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).train()

@@ -83,11 +83,11 @@ class Recipe:
 def train(
     subject: LabSubject,
     recipe: Recipe,
-    *,
     seed: int,
     steps: int,
     lr: float,
     see: See,
+    *,
     before: bool = False,
     after: bool = True,
 ) -> TrainedRun:
@@ -166,22 +166,17 @@ def held_bytes(model: Any, optimizer: Any) -> dict[str, int]:
 def first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
     """The name of the first weight that is not finite; if all are, the first module in the order of
     a forward pass over `ids` whose output is not; else "the loss"."""
-    for name, parameter in model.named_parameters():
-        if not _finite(parameter.detach()):
-            return str(name)
-    seen: list[str] = []
+    ill = [str(name) for name, p in model.named_parameters() if not _finite(p.detach())]
 
-    def look(name: str, arguments: Any, output: Any) -> None:
-        if isinstance(output, torch.Tensor) and not seen and not _finite(output):
-            seen.append(f"the output of {name}")
+    def look(name: str, x: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and not ill and not _finite(output):
+            ill.append(f"the output of {name}")
 
     with hooked({name: m for name, m in model.named_modules() if name}, look), torch.no_grad():
-        for part in ids.split(_ROWS):
+        for part in () if ill else ids.split(_ROWS):
             with recipe.context():
                 loss_of(model, part)
-            if seen:
-                break
-    return seen[0] if seen else "the loss"
+    return ill[0] if ill else "the loss"
 
 
 def gradient_not_finite(model: Any) -> str:
