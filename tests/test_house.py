@@ -19,7 +19,7 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3478,
-    "qtui/engine": 6348,
+    "qtui/engine": 6346,
     "qtui/report": 6567,
     "qtui/screen": 7659,
     "qtui/tui": 20961,
@@ -31,7 +31,7 @@ CEILINGS = {
     "qtui_core/models, loading, packed": 6104,
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
-    "qtui_core/training": 5239,
+    "qtui_core/training": 5130,
     "the rest": 5943,
 }
 
