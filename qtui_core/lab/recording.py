@@ -41,14 +41,8 @@ LAB_LINES: Final = LineKinds[LabEvent](
 
 @dataclass(frozen=True)
 class LabRecording:
-    """A recording as it was read.
-
-    Attributes:
-        begun: how it begins.
-        events: the rest, in order.
-        complaint: a sentence on lines that could not be read, or on an end that is missing;
-            empty where all is well.
-    """
+    """A recording as it was read: its beginning, the rest in order, and a sentence on lines that
+    could not be read or on an end that is missing, empty where all is well."""
 
     begun: LabBegun
     events: tuple[LabEvent, ...]
@@ -70,8 +64,7 @@ class LabRecording:
 
 def _wrong(event: LabEvent) -> str:
     """A sentence on a picture that cannot be drawn; empty where all can be."""
-    pictures = event.findings.pictures if isinstance(event, LabResult) else ()
-    for picture in pictures:
+    for picture in event.findings.pictures if isinstance(event, LabResult) else ():
         if not _drawable(picture):
             return f"Its picture {picture.title!r:.60} has numbers that cannot be drawn."
     return ""
@@ -80,20 +73,19 @@ def _wrong(event: LabEvent) -> str:
 def _drawable(picture: Picture) -> bool:
     """Whether its numbers can be subtracted and divided, counts are counts, and what belongs
     together has the same size. A number that is not finite is left out of most pictures."""
-    finite = (abs(n) for n in _numbers(picture) if n and math.isfinite(n))
-    if not all(1 / _LARGEST < n < _LARGEST for n in finite):
+    if isinstance(picture, Density) and min(_numbers(picture.counts), default=0) < 0:
         return False
-    match picture:
-        case Density():
-            return min(_numbers(picture.counts), default=0) >= 0
-        case ExponentHistogram():
-            return math.isfinite(picture.shift)
-        case Heat():
-            rows, columns = len(picture.rows), len(picture.columns)
-            told = (len(picture.scale_axes), len(picture.products))
-            sizes = [len(row) for row in picture.values]
-            return sizes == [columns] * rows and told in ((0, 0), (rows, columns))
-    return True
+    if isinstance(picture, ExponentHistogram) and not math.isfinite(picture.shift):
+        return False
+    if isinstance(picture, Heat):
+        rows, columns = len(picture.rows), len(picture.columns)
+        axes = len(picture.scale_axes), len(picture.products)
+        if [len(row) for row in picture.values] != [columns] * rows:
+            return False
+        if axes not in ((0, 0), (rows, columns)):
+            return False
+    finite = (abs(n) for n in _numbers(picture) if n and math.isfinite(n))
+    return all(1 / _LARGEST < n < _LARGEST for n in finite)
 
 
 def _numbers(part: Any) -> Iterator[float]:

@@ -1,9 +1,9 @@
-"""What an experiment finds: a table, pictures, and the sentence about them. Standard library only,
-so that the screen, the report and a replay use the same object."""
+"""The parts of an experiment, and what it finds: a table, pictures, and the sentence about them.
+Standard library only, so that the screen, the report and a replay use the same object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
@@ -57,8 +57,8 @@ class LabChart:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A product of two matrices: `left` `[rows, summed]` and `right` `[summed, columns]`, as they
-    are called, and their axes."""
+    """The names of two matrices, `left` `[rows, summed]` and `right` `[summed, columns]`, that are
+    multiplied, and of their axes."""
 
     left: str
     right: str
@@ -170,6 +170,24 @@ class LabFrontier:
 
 
 Picture = LabChart | LabBars | Heat | ExponentHistogram | Density | LabFrontier
+#: `see(step, steps, value)` reports progress, and raises if the run was stopped.
+See = Callable[[int, int, float | None], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of an experiment that can run in either process.
+
+    Attributes:
+        key: its name within the experiment, also in recordings.
+        run: does the work; `outcome` is the type that it returns, for the codec.
+        cost: about how many seconds of one thread it takes; the most expensive job starts first.
+    """
+
+    key: str
+    run: Callable[[See], Any]
+    outcome: Any
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -177,7 +195,6 @@ class Findings:
     """The findings from the jobs that are done so far.
 
     Attributes:
-        columns: of the table.
         rows: of the table, cells by key; a missing cell is not known yet.
         pictures: the most important first.
         verdict: the sentence; empty as long as there is no conclusion.
@@ -193,19 +210,40 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+def findings(
+    columns: Iterable[LabColumn] = (),
+    rows: Iterable[Mapping[str, Any]] = (),
+    pictures: Iterable[Picture | None] = (),
+    said: Iterable[str] = (),
+    floor: float | None = None,
+    notes: Iterable[str] = (),
+    *,
+    spare: Iterable[str] = (),
+    parts: Iterable[Findings | None] = (),
+) -> Findings:
+    """Findings, and after them those of the `parts`, without what is empty: pictures, sentences,
+    notes, and the `spare` columns (by key) that no row fills. The verdict is what is `said`."""
+    there = [part for part in parts if part is not None]
+    rows = (*rows, *(row for part in there for row in part.rows))
+    pictures = (*pictures, *(picture for part in there for picture in part.pictures))
+    filled = {key for row in rows for key, cell in row.items() if cell is not None}
+    return Findings(
+        tuple(column for column in columns if column.key not in {*spare} - filled),
+        rows,
+        tuple(picture for picture in pictures if picture is not None),
+        " ".join(filter(None, (*said, *(part.verdict for part in there)))),
+        floor,
+        tuple(filter(None, (*notes, *(note for part in there for note in part.notes)))),
+    )
+
+
 @dataclass(frozen=True)
 class LabResult:
     """An experiment, finished or not.
 
     Attributes:
-        experiment, question: from the catalogue.
-        model: as the user named it.
-        settings: all settings with their values.
-        seeds: the seeds that were run.
         seconds: of this run, without jobs that came from a recording.
-        versions: library -> version.
         jobs, done: how many jobs there are, and how many are done.
-        findings: what is known so far.
         ended: "done", "stopped" or "failed"; empty while it runs.
         fault: why it failed, as a sentence.
     """
@@ -225,24 +263,10 @@ class LabResult:
     schema_version: int = SCHEMA_VERSION
 
     PRINTED = (
-        "schema_version",
-        "experiment",
-        "question",
-        "model",
-        "settings",
-        "seeds",
-        ("floor", "findings.floor"),
-        ("columns", "findings.columns"),
-        ("rows", "findings.rows"),
-        ("pictures", "findings.pictures"),
-        ("verdict", "findings.verdict"),
-        ("notes", "findings.notes"),
-        "jobs",
-        "done",
-        "ended",
-        "fault",
-        "seconds",
-        "versions",
+        *("schema_version", "experiment", "question", "model", "settings", "seeds"),
+        *((key, f"findings.{key}") for key in ("floor", "columns", "rows", "pictures")),
+        *(("verdict", "findings.verdict"), ("notes", "findings.notes")),
+        *("jobs", "done", "ended", "fault", "seconds", "versions"),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -24,8 +24,7 @@ from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
-from qtui_core.lab.job import Job
-from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepProgress
+from qtui_core.lab.results import Job, JobDone, LabBegun, LabEvent, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
 from qtui_core.telemetry.machine import more_memory
 from qtui_core.threads import thread_limit
@@ -44,11 +43,6 @@ _FAILED: Final = 1
 _PAUSE: Final = 0.1
 #: How the fault of a job begins for which there was not enough memory.
 _RAN_OUT: Final = "Memory ran out. "
-#: Seconds between two signs of life of the second process, and those after which it is silent.
-_PULSE: Final = 1.0
-_SILENT: Final = 3.0
-#: The sign of life of the second process.
-_ALIVE: Final = b"{}\n"
 
 
 class LabRunner:
@@ -71,32 +65,24 @@ class LabRunner:
         check: Callable[[], None],
         done: Iterable[JobDone] = (),
     ) -> None:
-        self._experiment, self._settings, self._model = experiment, settings, model
-        self._tell, self._check = tell, check
+        self._given = experiment, settings, model
+        self._about = experiment.name, experiment.question, model, settings
+        self._call, self._check, self._lock = tell, check, threading.RLock()
         check_subject(model, settings.get("text"))
-        use_device(str(settings.get("device", "cpu")))
-        self._module = experiment.module()
-        jobs: list[Job] = self._module.jobs(settings, model)
-        self._jobs = {job.key: job for job in jobs}
+        self._module, self._jobs = _prepared(experiment, settings, model)
         self._done = {event.job: event for event in done if self._holds(event)}
-        self._waiting = sorted(
-            (job for job in jobs if job.key not in self._done), key=lambda job: -job.cost
-        )
-        self._lock = threading.RLock()
-        self._helper: _Helper | None = None
+        left = [job for key, job in self._jobs.items() if key not in self._done]
+        self._waiting = sorted(left, key=lambda job: -job.cost)
+        self._second: _SecondProcess | None = None
         self._lost = ""
         self._began = time.perf_counter()
 
     def _holds(self, event: JobDone) -> bool:
         """Whether a recorded job is one of this experiment with an outcome that can be read."""
-        job = self._jobs.get(event.job)
-        if job is None or event.fault:
-            return False
-        try:
-            from_plain(job.outcome, event.outcome)
-        except CodecError:
-            return False
-        return True
+        with suppress(CodecError, KeyError):
+            from_plain(self._jobs[event.job].outcome, event.outcome)
+            return not event.fault
+        return False
 
     def run(self, processes: int | None = None) -> LabResult:
         """Runs the jobs that are left and returns the last result, which is not passed to `tell`.
@@ -104,39 +90,27 @@ class LabRunner:
 
         Each process then has one thread, which decides the order of sums: so that a run that goes
         on computes the same bits, the threads are those that the whole experiment takes."""
+        _, settings, _ = self._given
         work = sum(job.cost for job in self._waiting)
+        several = processes != 1
         if processes is None:
-            whole = sum(job.cost for job in self._jobs.values())
             several = thread_limit() > 1 and len(self._jobs) > 1
-            several = several and self._settings.get("device") != "cuda"  # which one process fills
-            threads = 1 if several and whole > _ALONE else _THREADS
+            several &= settings.get("device") != "cuda"  # which one process fills
+            several &= sum(job.cost for job in self._jobs.values()) > _ALONE
             processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1
-        else:
-            threads = 1 if processes > 1 else _THREADS
-        torch.set_num_threads(threads)
-        self._tell(
-            LabBegun(
-                self._experiment.name,
-                self._experiment.question,
-                self._model,
-                self._settings,
-                tuple(self._jobs),
-                work / processes,
-                versions(),
-            )
-        )
+        torch.set_num_threads(1 if several else _THREADS)
+        self._tell(LabBegun(*self._about, tuple(self._jobs), work / processes, versions()))
         for event in self._done.values():
             self._tell(event)
         try:
             if processes > 1:
-                self._helper = _Helper(self._experiment, self._settings, self._model)
-                beside = threading.Thread(target=self._feed, args=(self._helper,), daemon=True)
+                self._second = _SecondProcess(*self._given)
+                beside = threading.Thread(target=self._feed, args=(self._second,), daemon=True)
                 beside.start()
             self._work()
-            if processes > 1:
-                while beside.is_alive():
-                    self._check()
-                    beside.join(0.1)
+            while processes > 1 and beside.is_alive():
+                self._check()
+                beside.join(0.1)
         finally:
             self.abandon()
         self._work()  # If the second process ended early, its job is in the list again.
@@ -144,18 +118,18 @@ class LabRunner:
 
     def abandon(self) -> None:
         """Ends the second process. Call it if an exception leaves `run`."""
-        if self._helper is not None:
-            self._helper.end()
+        if self._second is not None:
+            self._second.end()
 
     def pause(self, paused: bool) -> None:
         """Pauses the second process or lets it go on. This process is paused by `check`."""
-        if self._helper is not None:
-            self._helper.pause(paused)
+        if self._second is not None:
+            self._second.pause(paused)
 
     @property
     def answers(self) -> bool:
-        """Whether the second process gave a sign of life lately, if it is at work."""
-        return self._helper is None or self._helper.answers
+        """False while the second process was stopped by somebody else."""
+        return self._second is None or not self._second.stopped
 
     def result(self, ended: str = "") -> LabResult:
         """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
@@ -163,51 +137,43 @@ class LabRunner:
         from any thread."""
         with self._lock:
             done = dict(self._done)
-        outcomes = {
-            key: from_plain(self._jobs[key].outcome, event.outcome)
-            for key, event in done.items()
-            if not event.fault
-        }
-        found: Findings = self._module.conclude(self._settings, outcomes)
+        _, settings, _ = self._given
+        outcomes: dict[str, Any] = {}
         faults: dict[str, list[str]] = {}
         for key, event in done.items():
             if event.fault:
                 faults.setdefault(event.fault, []).append(key)
+            else:
+                outcomes[key] = from_plain(self._jobs[key].outcome, event.outcome)
+        found = self._module.conclude(settings, outcomes)
         notes = [*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items())]
         if self._lost:
             notes.append(f"The second process {self._lost}, so the first one did its parts.")
-        failed = ended == "done" and self._failed(found)
+        failed = ended == "done" and bool(faults) and not (found.verdict and outcomes)
         return LabResult(
-            self._experiment.name,
-            self._experiment.question,
-            self._model,
-            self._settings,
-            tuple(self._settings.get("seeds", ())),
+            *self._about,
+            tuple(settings.get("seeds", ())),
             time.perf_counter() - self._began,
             versions(),
-            len(self._jobs),
-            len(outcomes),
+            *(len(self._jobs), len(outcomes)),
             replace(found, notes=tuple(notes)),
             "failed" if failed else ended,
             next(iter(faults)) if failed else "",
         )
 
-    def _failed(self, found: Findings) -> bool:
-        """Whether every job failed, or some failed and the others allow no conclusion."""
-        count = sum(1 for event in self._done.values() if event.fault)
-        return count > 0 and (not found.verdict or count == len(self._jobs))
-
     def exit_code(self, result: LabResult) -> int:
         """The exit code of a command: that of the first fault if the experiment failed, otherwise
         0."""
-        if result.ended != "failed":
-            return 0
+        codes = (event.code or _FAILED for event in list(self._done.values()) if event.fault)
+        return next(codes) if result.ended == "failed" else 0
+
+    def _tell(self, event: LabEvent) -> None:
         with self._lock:
-            return next(event.code or _FAILED for event in self._done.values() if event.fault)
+            self._call(event)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            self._finish(run_job(job, self._see(job)))
+            self._finish(run_job(job, self._tell, self._check))
 
     def _next(self) -> Job | None:
         with self._lock:
@@ -220,100 +186,98 @@ class LabRunner:
             if len(self._done) < len(self._jobs):
                 self._tell(self.result())
 
-    def _see(self, job: Job) -> Callable[[int, int, float | None], None]:
-        last = 0.0
-
-        def see(step: int, steps: int, value: float | None = None) -> None:
-            nonlocal last
-            self._check()
-            now = time.monotonic()
-            if now - last >= _PAUSE or step == steps:
-                last = now
-                with self._lock:
-                    self._tell(StepProgress(job.key, step, steps, value))
-
-        return see
-
-    def _feed(self, helper: _Helper) -> None:
+    def _feed(self, second: _SecondProcess) -> None:
         """Passes jobs to the second process until none are left, or until it has ended or has no
         memory: alone, this process may have enough."""
         while (job := self._next()) is not None:
             lost = ""
             try:
-                event = helper.run(job, self._hear)
+                event = second.run(job, self._tell)
                 if event.fault.startswith(_RAN_OUT):
                     lost = "ran out of memory"
             except (OSError, ValueError, CodecError):
-                lost = helper.how_it_ended()
+                lost = second.how_it_ended()
             if lost:
                 with self._lock:
                     self._waiting.append(job)
-                    if not helper.over:
-                        self._lost = lost
+                    self._lost = "" if second.over else lost
                 break
             self._finish(event)
-        helper.end()
-
-    def _hear(self, event: StepProgress) -> None:
-        with self._lock:
-            self._tell(event)
+        second.end()
 
 
-def run_job(job: Job, see: Callable[..., None]) -> JobDone:
-    """Runs a job. An exception becomes the fault of its JobDone, except what `see` raises to stop
-    the run, which is not derived from Exception."""
-    began = time.perf_counter()
+def _prepared(
+    experiment: Experiment, settings: Mapping[str, Any], model: str
+) -> tuple[Any, dict[str, Job]]:
+    """The module of an experiment and its jobs, on the device of the settings."""
+    use_device(str(settings.get("device", "cpu")))
+    module = experiment.module()
+    return module, {job.key: job for job in module.jobs(settings, model)}
+
+
+def run_job(job: Job, tell: Callable[[StepProgress], None], check: Callable[[], None]) -> JobDone:
+    """Runs a job. An exception becomes the fault of its JobDone, except what `check` raises to stop
+    the run, which is not derived from Exception. Steps are told with a pause between, and the last
+    one."""
+    began, outcome, fault, code = time.perf_counter(), None, "", 0
+    last = 0.0
+
+    def see(step: int, steps: int, value: float | None) -> None:
+        nonlocal last
+        check()
+        if time.monotonic() - last >= _PAUSE or step == steps:
+            last = time.monotonic()
+            tell(StepProgress(job.key, step, steps, value))
+
     try:
         outcome = to_plain(job.run(see), strict=True)
     except QtuiError as error:
-        return JobDone(job.key, None, time.perf_counter() - began, str(error), error.exit_code)
+        fault, code = str(error), error.exit_code
     except Exception as error:  # a library can raise anything on a model
         traceback.print_exc()
         first = (str(error).strip().splitlines() or ["without a word"])[0][:400]
-        said = f"It cannot be run here: {first.rstrip('.')} ({type(error).__name__})."
-        if memory_ran_out(error):
-            said = f"{_RAN_OUT}{more_memory()}"
-        return JobDone(job.key, None, time.perf_counter() - began, said, _FAILED)
-    return JobDone(job.key, outcome, time.perf_counter() - began)
+        fault = f"It cannot be run here: {first.rstrip('.')} ({type(error).__name__})."
+        fault, code = f"{_RAN_OUT}{more_memory()}" if memory_ran_out(error) else fault, _FAILED
+    return JobDone(job.key, outcome, time.perf_counter() - began, fault, code)
 
 
-class _Helper:
-    """The second process, `python -m qtui_core.lab.runner`, which receives one line for each
-    job. `over` says that it is no longer wanted."""
+class _SecondProcess:
+    """`python -m qtui_core.lab.runner`, which receives one line for each job. `over` says that it
+    is no longer wanted."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
         self.over = self._paused = False
-        self._heard = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "qtui_core.lab.runner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
         )
-        self._ask({"experiment": experiment.name, "settings": settings, "model": model})
+        self._ask([experiment.name, settings, model])
 
-    def run(self, job: Job, hear: Callable[[StepProgress], None]) -> JobDone:
+    def run(self, job: Job, tell: Callable[[StepProgress], None]) -> JobDone:
         """Runs a job there. Raises OSError or ValueError if the process has ended."""
-        self._ask({"job": job.key})
+        self._ask(job.key)
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard = time.monotonic()
-            if line == _ALIVE:
-                continue
-            found = json.loads(line)
-            if "outcome" in found:
-                return from_plain(JobDone, found)
-            hear(from_plain(StepProgress, found))
+            event = json.loads(line)
+            if "outcome" in event:
+                return from_plain(JobDone, event)
+            tell(from_plain(StepProgress, event))
         raise OSError("the process is gone")
 
     @property
-    def answers(self) -> bool:
-        return self.over or self._paused or time.monotonic() - self._heard < _SILENT
+    def stopped(self) -> bool:
+        """Whether a signal stopped it, as the system tells it; False where it does not."""
+        with suppress(OSError):
+            status = Path(f"/proc/{self._process.pid}/stat").read_text()
+            return not self._paused and status.rpartition(")")[2].split()[0] == "T"
+        return False
 
     def how_it_ended(self) -> str:
         """What happened to it, in words that follow "The second process"."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PULSE)
+            self._process.wait(1)
         code = self._process.returncode
         if code == -signal.SIGKILL:
             return "was killed, which is most often the system running out of memory"
@@ -322,15 +286,15 @@ class _Helper:
         return "ended" if code is None else f"ended with exit code {code}"
 
     def pause(self, paused: bool) -> None:
+        self._paused = paused
         self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
-        self._paused, self._heard = paused, time.monotonic()
 
     def end(self) -> None:
         self.over = True
         self._process.kill()
         self._process.wait()
 
-    def _ask(self, asked: Mapping[str, Any]) -> None:
+    def _ask(self, asked: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(to_line(to_plain(asked)).encode() + b"\n")
         self._process.stdin.flush()
@@ -339,58 +303,32 @@ class _Helper:
 @cache
 def versions() -> dict[str, str]:
     """The versions of Python and of the installed libraries that affect the figures."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
     installed = {name: installed_version(name) for name in _LIBRARIES}
-    return found | {name: version for name, version in installed.items() if version is not None}
+    known = {name: version for name, version in installed.items() if version is not None}
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | known
 
 
-def _help() -> None:
+def _second() -> None:
     """The main program of the second process: reads jobs from stdin and writes outcomes to the
-    original stdout."""
+    original stdout. It ends with the process that began it, at the next step."""
     sink = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what libraries print must not mix with the outcomes
     torch.set_num_threads(1)
-    asked = json.loads(sys.stdin.readline())
-    experiment = experiment_named(asked["experiment"])
-    settings = experiment.settle(asked["settings"])
-    use_device(str(settings.get("device", "cpu")))
-    jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
-    last = 0.0
-
-    writing = threading.Lock()
-
-    def write(line: bytes) -> None:
-        with writing:
-            sink.write(line)
+    first = os.getppid()
 
     def put(event: StepProgress | JobDone) -> None:
-        write(to_line(to_plain(event, strict=True)).encode() + b"\n")
+        sink.write(to_line(to_plain(event, strict=True)).encode() + b"\n")
 
-    def beat() -> None:
-        while True:
-            time.sleep(_PULSE)
-            write(_ALIVE)
+    def check() -> None:
+        if os.getppid() != first:
+            os._exit(0)
 
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            lines.put(line)
-        os._exit(0)  # the process that gives the jobs has ended
-
-    for forever in (listen, beat):
-        threading.Thread(target=forever, daemon=True).start()
-    while True:
-        job = jobs[json.loads(lines.get())["job"]]
-
-        def see(step: int, steps: int, value: float | None = None, job: Job = job) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _PAUSE or step == steps:
-                last = time.monotonic()
-                put(StepProgress(job.key, step, steps, value))
-
-        put(run_job(job, see))
+    name, given, model = json.loads(sys.stdin.readline())
+    experiment = experiment_named(name)
+    _, jobs = _prepared(experiment, experiment.settle(given), model)
+    for line in sys.stdin:
+        put(run_job(jobs[json.loads(line)], put, check))
 
 
 if __name__ == "__main__":
-    _help()
+    _second()

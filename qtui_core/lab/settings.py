@@ -88,15 +88,17 @@ class Setting:
             return short if float(short) == value else repr(value)
         return str(value)
 
+    @property
+    def _type(self) -> type[Any]:
+        """Of one value."""
+        return {"whole": int, "wholes": int, "number": float, "numbers": float}.get(self.kind, str)
+
     def _one(self, text: str) -> int | float | str:
-        if self.kind in ("choice", "several", "text"):
-            return text
-        whole = self.kind in ("whole", "wholes")
         try:
-            return int(text) if whole else float(text)
+            found: int | float | str = self._type(text)
         except ValueError:
-            what = "a whole number" if whole else "a number"
-            raise UsageError(f"{self.flag} takes {what}, not {text!r}.") from None
+            raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {text!r}.") from None
+        return found
 
     def _checked(self, value: Any) -> Any:
         if self.kind in ("choice", "several"):
@@ -105,19 +107,19 @@ class Setting:
                     f"{self.flag} has no {value!r}; it takes {', '.join(self.allowed)}."
                 )
             return value
+        kinds = (int, float) if self._type is float else self._type
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {value!r}.")
         if self.kind == "text":
-            if not isinstance(value, str):
-                raise UsageError(f"{self.flag} takes a text, not {value!r}.")
             return value
-        whole = self.kind in ("whole", "wholes")
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            what = "a whole number" if whole else "a number"
-            raise UsageError(f"{self.flag} takes {what}, not {value!r}.")
         if not self.least <= value <= self.most:  # also refuses NaN
             raise UsageError(
                 f"{self.flag} is between {self.least:g} and {self.most:g}; {_short(value)} is not."
             )
-        return value if whole else float(value)
+        return self._type(value)
+
+
+_CALLED: Final = {int: "a whole number", float: "a number", str: "a text"}
 
 
 def _short(value: float) -> str:

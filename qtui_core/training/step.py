@@ -26,8 +26,7 @@ from qtui_core.memory.shape.from_config import (
     TOKENS,
 )
 from qtui_core.training.model.build import DTYPES, Built
-from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors
-from qtui_core.training.run.scaling import scaler_tensors
+from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors, scaler_tensors
 from qtui_core.training.tracing.tracker import Tracker
 
 

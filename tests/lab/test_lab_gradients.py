@@ -16,9 +16,9 @@ from qtui_core.lab.catalog import experiment_named
 
 torch = LazyImport("torch")
 ranges = LazyImport("qtui_core.training.measuring.ranges")
-gradients = LazyImport("qtui_core.lab.numerics.gradients")
+gradients = LazyImport("qtui_core.lab.numerics.products")
 lossscale = LazyImport("qtui_core.lab.experiments.lossscale")
-scaler = LazyImport("qtui_core.lab.training.scaler")
+
 
 CASTS = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
@@ -105,28 +105,26 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss():
         gradients.gradients_of(net, ids)
 
 
+ERRORS = {
+    "fp16": (0.1,) + (0.01,) * 6, "e5m2": (0.2,) + (0.06,) * 6, "e4m3": (0.9,) * 4 + (0.03,) * 3,
+}  # fmt: skip
+
+
 def outcomes():
     """An outcome of each kind, as jobs return them."""
     g = ranges.magnitudes(spread() * 2.0**-10)
     return {
-        "gradients": lossscale.LabGradients({"a.down_proj": g, "lm_head": g}, g, g),
-        "errors": lossscale.ScaleErrors(
-            {
-                "fp16": (0.1,) + (0.01,) * 6,
-                "e5m2": (0.2,) + (0.06,) * 6,
-                "e4m3": (0.9,) * 4 + (0.03,) * 3,
-            }
-        ),
-        "from 2^24": scaler.ScalerRun((4.0, 2.0, 1.0, 1.0), 2, 0, trained="nano"),
-        "from 1": scaler.ScalerRun((1.0, 0.5), 0, 1, "a.weight"),
-        "spoilt": scaler.ScalerRun((4.0, 2.0), 0, 1, "a.weight", True),
+        "gradients": lossscale.LabGradients(g, g, g, ERRORS),
+        "from 2^24": lossscale.ScalerRun((4.0, 2.0, 1.0, 1.0), 2, 0, trained="nano"),
+        "from 1": lossscale.ScalerRun((1.0, 0.5), 0, 1, "a.weight"),
+        "spoilt": lossscale.ScalerRun((4.0, 2.0), 0, 1, "a.weight", True),
     }
 
 
 def test_a_scale_that_falls_for_as_long_as_float32_has_numbers_is_told():
     found = lossscale.conclude(
         experiment_named("lossscale").settle({}),
-        {"spoilt": scaler.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
+        {"spoilt": lossscale.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
     )
     assert "never stops falling (here to 0, on purpose) means" in found.verdict
     assert found.rows[0]["ends"] is None
@@ -139,10 +137,10 @@ def test_what_is_said_holds_whatever_is_done_so_far():
 
     def check(*keys):
         found = lossscale.conclude(settings, {key: whole[key] for key in keys})
-        assert found.verdict.endswith(".") if keys and keys != ("errors",) else True
+        assert found.verdict.endswith("." * bool(keys))
         assert ("no scale helps" in found.verdict) == ("from 1" in keys)
         assert ("on its way to" in found.verdict) == ("from 2^24" in keys)
-        assert ("E4M3 is the better format" in " ".join(found.notes)) == ("errors" in keys)
+        assert ("E4M3 is the better" in " ".join(found.notes)) == ("gradients" in keys)
         assert "from 1" in keys or fits(
             found.verdict, "times as large." if "gradients" in keys else ""
         )
@@ -169,17 +167,19 @@ def test_dropout_is_no_error_of_a_format(tmp_path):
 
 
 def test_a_scale_that_never_fell_is_told_too():
-    calm = scaler.ScalerRun((1.0, 1.0, 2.0), 0, 0)
+    calm = lossscale.ScalerRun((1.0, 1.0, 2.0), 0, 0)
     found = lossscale.conclude(experiment_named("lossscale").settle({}), {"from 2^0": calm})
     assert found.verdict == "GradScaler, from 2^0, skipped no step."
 
 
 def test_nothing_is_recommended_for_gradients_of_zero():
     zero = ranges.magnitudes(torch.zeros(4))
-    seen = lossscale.LabGradients({"a": zero}, zero, zero)
+    seen = lossscale.LabGradients(zero, zero, zero, ERRORS)
     found = lossscale.conclude(experiment_named("lossscale").settle({}), {"gradients": seen})
     assert found.verdict == "Every gradient is zero here, so there is nothing to scale."
-    assert found.pictures == ()
+    assert [picture.title for picture in found.pictures] == [
+        "error of the weight gradient over the loss scale"
+    ]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.lab.catalog import LOWBIT_RECIPES, experiment_named
 
 torch = LazyImport("torch")
-gradients = LazyImport("qtui_core.lab.numerics.gradients")
+gradients = LazyImport("qtui_core.lab.numerics.products")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
 operands = LazyImport("qtui_core.lab.numerics.rounding")
 products = LazyImport("qtui_core.lab.numerics.products")

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import pytest
 from every import every
+from lab_runs import unseen
 from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
 
 torch = LazyImport("torch")
-operands = LazyImport("qtui_core.lab.numerics.rounding")
 products = LazyImport("qtui_core.lab.numerics.products")
 rounding = LazyImport("qtui_core.lab.numerics.rounding")
 state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
-terms = LazyImport("qtui_core.lab.numerics.terms")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
+walks = LazyImport("qtui_core.lab.numerics.walks")
 
 
 def numbers(count: int = 20_000):
@@ -31,7 +31,7 @@ def test_arithmetic_rounds_as_the_casts_of_torch():
     x = numbers()
 
     def check(name):
-        storage = rounding.unscaled(rounding.STORAGES[name])
+        storage = rounding.STORAGES[name].unscaled
         made = storage.by_arithmetic(x, None, torch.round)
         assert torch.equal(storage.nearest(x), made)
 
@@ -71,7 +71,7 @@ def test_stochastic_rounding_is_right_on_average_of_a_million():
 
 def test_thresholds_are_where_a_weight_of_one_begins_to_move():
     def check(name, up):
-        storage = rounding.unscaled(rounding.STORAGES[name])
+        storage = rounding.STORAGES[name].unscaled
         one = torch.ones(1)
         assert storage.nearest(one + 2.0**up) > 1
         assert storage.nearest(one + 2.0 ** (up - 1)) == 1  # a tie, to the even one
@@ -84,8 +84,8 @@ def test_a_product_under_the_threshold_never_acts_and_over_it_always():
     x = 1 + torch.arange(4096) / 4096
 
     def check(name):
-        storage = rounding.unscaled(rounding.STORAGES[name])
-        least, most = terms.thresholds(storage.mantissa_bits)
+        storage = rounding.STORAGES[name].unscaled
+        least, most = walks.thresholds(storage.mantissa_bits)
         x_on_grid = storage.nearest(x)
         assert torch.equal(storage.nearest(x_on_grid * (1 - least * 0.99)), x_on_grid)
         assert (storage.nearest(x_on_grid * (1 - most * 1.01)) < x_on_grid).all()
@@ -109,8 +109,8 @@ def test_the_products_without_quantization_are_those_of_autograd():
 
 def test_operands_that_are_turned_alike_have_the_same_product():
     a, b = torch.randn(5, 40), torch.randn(3, 40)
-    matrix = operands.rotation(16, torch.Generator().manual_seed(3))
-    turned = operands.rotated(a, matrix) @ operands.rotated(b, matrix).T
+    matrix = rounding.rotation(16, torch.Generator().manual_seed(3))
+    turned = rounding.rotated(a, matrix) @ rounding.rotated(b, matrix).T
     assert torch.allclose(turned, a @ b.T, atol=1e-5)
     assert torch.allclose(matrix @ matrix.T, torch.eye(16), atol=1e-6)
 
@@ -121,7 +121,7 @@ def test_microscaling_operands_are_those_of_torchao():
 
     x = torch.randn(64, 128).bfloat16()
     kept = MXTensor.to_mx(x, torch.float8_e4m3fn, 32).dequantize(torch.float32)
-    assert torch.equal(operands.Operand("e4m3", "mx")(x.float()), kept)
+    assert torch.equal(rounding.Operand("e4m3", "mx")(x.float()), kept)
 
 
 @pytest.mark.slow
@@ -177,11 +177,8 @@ TERMS = {
 
 def acting(**given):
     """(judgements of the four terms, how far each came, the sentence)."""
-    settings = TERMS | given
-    found = terms.terms(settings, lambda *_: None)
-    rows = terms.term_rows(found, settings["store"])
-    told = terms.terms_sentence(found, settings["store"])
-    return [row["judged"] for row in rows], [row["kept"] for row in rows], told
+    found = walks.terms(TERMS | given, unseen)
+    return [r["judged"] for r in found.rows], [r["kept"] for r in found.rows], "".join(found.notes)
 
 
 def test_terms_that_do_nothing_are_told_with_the_cure_and_its_bytes():
@@ -194,7 +191,7 @@ def test_terms_that_do_nothing_are_told_with_the_cure_and_its_bytes():
     )
     assert acting(decay=0.0, beta2=0.95, ema=0.0, accumulation=1)[2] == ""
     with pytest.raises(UsageError, match=r"more than the whole weight\.$"):
-        terms.check_decay(TERMS | {"lr": 1.0, "decay": 2.0})
+        walks.check_decay(TERMS | {"lr": 1.0, "decay": 2.0})
 
 
 def test_fp32_is_a_cure_of_a_dead_term_only_where_it_holds_the_term():
@@ -206,6 +203,82 @@ def test_fp32_is_a_cure_of_a_dead_term_only_where_it_holds_the_term():
 
 def test_tiles_make_a_weight_and_its_transpose_one_tensor_and_rows_do_not():
     w = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
-    tiled, by_rows = operands.Operand("e2m1", "nv-tile"), operands.Operand("e2m1", "nv")
+    tiled, by_rows = rounding.Operand("e2m1", "nv-tile"), rounding.Operand("e2m1", "nv")
     assert torch.equal(tiled(w), tiled(w.T.contiguous()).T)
     assert not torch.equal(by_rows(w), by_rows(w.T.contiguous()).T)
+
+
+# --- numbers that are changed a little many times
+
+
+def courses(found):
+    """The last chart's lines by name."""
+    return {line.name: line.y for line in found.pictures[-1].lines}
+
+
+def test_scales_of_bf16_lose_a_slow_growth_and_those_of_fp32_do_not():
+    factor, times = walks.GROWN
+    found = walks.grown_scales("int8", unseen)
+    assert courses(found)["scales in fp32"][-1] == pytest.approx(factor**times, rel=1e-3)
+    assert courses(found)["scales in bf16"][-1] == pytest.approx(1, abs=2e-3)
+    assert [row["kept"] for row in found.rows] == pytest.approx([0.99, 0.02], abs=0.025)
+    # Once, a BF16 scale is updated by less than half of the distance to the next number.
+    assert factor - 1 < 2.0**-9
+    once, after = walks.reread(unseen)
+    assert 0.01 < once < 0.1 < 0.5 < after
+    assert f"{once:.1%} other codes, after 100 times {after:.0%}" in found.notes[0]
+    assert "scales in BF16 keep 0%, scales in fp32 (2 more bytes a row) 100%" in found.verdict
+    assert walks.grown_scales("bf16", unseen).verdict == ""
+
+
+@pytest.mark.slow
+def test_weights_of_torchao_lose_a_slow_growth_as_the_emulation_says():
+    from torchao.prototype.quantized_training.int8 import Int8QuantizedTrainingLinearWeight
+
+    factor, times = walks.GROWN
+    torch.manual_seed(0)
+    start = torch.randn(256, 256) * 0.02
+
+    def grown(dtype):
+        weight = Int8QuantizedTrainingLinearWeight.from_float(start.to(dtype))
+        first = weight.dequantize().float().norm()
+        for _ in range(times):
+            exact = weight.int_data.float() * weight.scale.float().view(-1, 1)
+            weight.copy_(exact * factor)  # in float32, as torchao's _AdamW gives it
+        return float(weight.dequantize().float().norm() / first)
+
+    found = courses(walks.grown_scales("int8", unseen))
+    assert grown(torch.float32) == pytest.approx(found["scales in fp32"][-1], abs=3e-3)
+    assert grown(torch.bfloat16) == pytest.approx(found["scales in bf16"][-1], abs=5e-3)
+
+
+def test_a_weight_arrives_where_the_exact_sum_says_or_stays():
+    lines = {line.name: line for line in walks.one_weight(unseen).pictures[0].lines}
+    for name in ("bf16", "e4m3", "int8"):
+        assert lines[name].y == (1.0,) * 51
+        drawn = lines[f"{name} stochastic"]
+        std = drawn.high[-1] - drawn.y[-1]
+        assert drawn.y[-1] == pytest.approx(2, abs=5 * std / 2000**0.5)
+        assert std > 0.05
+    assert lines["fp16"].y[-1] == pytest.approx(1.977, abs=2e-3)
+    assert lines["bf16 Kahan"].y[-1] == pytest.approx(2, abs=2**-7)
+
+
+def test_nothing_is_lost_where_nothing_is_to_move():
+    settings = experiment_named("underflow").settle({"lr": 0.0})
+    zero = underflow.Updates((underflow.Reach("bf16", 0.0, "all", 0.0, 0.0, 0),), ((0,),))
+    assert "At lr 0 no weight changes" in underflow.conclude(settings, {"updates": zero}).verdict
+
+
+def test_a_block_of_a_narrow_range_is_kept_better_when_it_is_expanded():
+    """Second moments within a factor of four, for which E4M3 alone has few codes."""
+    generator = torch.Generator().manual_seed(0)
+    x = 1 + 3 * torch.rand(4096, generator=generator)
+    x[:256] = 0
+    plain, expanded = (state_maps.map_named(name, True) for name in ("fp8", "fp8 expanded"))
+    off = [float((keep(x) - x).norm() / x.norm()) for keep in (plain, expanded)]
+    assert off[1] < 0.3 * off[0]
+    assert (expanded(x)[:256] == 0).all()
+    signed = x * torch.where(torch.arange(4096) % 3 == 0, -1.0, 1.0)
+    assert torch.equal(expanded(signed).sign(), signed.sign())
+    assert torch.equal(expanded(torch.full((256,), 0.3)), torch.full((256,), 0.3))

@@ -17,7 +17,6 @@ from qtui_core.lab.results import Heat
 torch = LazyImport("torch")
 libraries = LazyImport("qtui_core.lab.training.optimizers")
 optimizers = LazyImport("qtui_core.lab.experiments.optimizers")
-ratchet = LazyImport("qtui_core.lab.numerics.ratchet")
 state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
 
 
@@ -125,10 +124,10 @@ def test_codes_are_counted_as_the_libraries_keep_them():
         _, found = stepped(name, (64, 128))
         codes = libraries.codes_of(found)
         assert set(codes) == {"m", "v"}
-        for counts, width in codes.values():
-            assert (int(counts.sum()), len(counts), width) == (8192, 2**bits, bits)
+        for counts in codes.values():
+            assert (int(counts.sum()), len(counts)) == (8192, 2**bits)
             assert 0 < libraries.entropy(counts) < bits
-        assert int((codes["v"][0] == 0).sum()) >= unused
+        assert int((codes["v"] == 0).sum()) >= unused
 
     # E4M3 has a sign bit, which a second moment does not need.
     every([("torchao 8-bit", 8, 0), ("torchao fp8", 8, 128), ("torchao 4-bit", 4, 0)], check)
@@ -183,62 +182,14 @@ def test_maps_of_one_pass_are_those_of_torchao():
     )
 
 
-def test_a_ratchet_has_the_blocks_of_torchao():
+def test_maps_have_the_blocks_of_torchao():
     from inspect import signature
 
     from torchao import optim
 
-    def check(kind, name):
+    for kind, name in (("8-bit", "AdamW8bit"), ("fp8", "AdamWFp8"), ("4-bit", "AdamW4bit")):
         block = signature(getattr(optim, name)).parameters["block_size"].default
         assert state_maps.BLOCKS[kind] == block
-        v = torch.rand(8192, generator=torch.Generator().manual_seed(0)) ** 4
-        kept = ratchet.map_of(kind, torch.Generator())(v)
-        assert torch.equal(kept, optimizers.through(kind, v, v)[1])
-
-    every([("8-bit", "AdamW8bit"), ("fp8", "AdamWFp8"), ("4-bit", "AdamW4bit")], check)
-
-
-def test_codes_that_are_looked_up_are_those_that_torchao_finds():
-    """For numbers of every size, for each value of a code, for the numbers half way between two,
-    and for their neighbours."""
-    from torchao.optim import subclass_4bit, subclass_8bit
-
-    generator = torch.Generator().manual_seed(0)
-    some = torch.randn(20_000, generator=generator).clamp(-8, 8) / 8
-    sizes = torch.exp2(-40 * torch.rand(20_000, generator=generator))
-    special = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, float("inf"), float("-inf"), float("nan")]
-
-    def check(module, bits, signed):
-        name = f"quantize_{bits}bit_with_qmap"
-        theirs = getattr(module, name)
-        kind = "get_qmap_signed" if signed else "get_qmap_unsigned"
-        values = torch.tensor(getattr(module, kind)())
-        edges = torch.cat([values, (values[1:] + values[:-1]) / 2])
-        for _ in range(3):
-            edges = torch.cat([edges, *(edges.nextafter(torch.tensor(end)) for end in (-2.0, 2.0))])
-        x = torch.cat([some, some * sizes, edges, torch.tensor(special)])
-        with libraries.looked_up():
-            ours = getattr(module, name)
-            assert ours is not theirs
-            found = ours(x, values)
-            assert ours(x[:40_000].view(200, 200), values).shape == (200, 200)
-        assert getattr(module, name) is theirs
-        assert found.dtype == torch.uint8
-        assert torch.equal(found, theirs(x, values))
-
-    both = ((subclass_8bit, 8), (subclass_4bit, 4))
-    every([(module, bits, signed) for module, bits in both for signed in (True, False)], check)
-
-
-def test_a_search_that_no_table_holds_is_left_as_it_is():
-    """Of values so near to each other that numbers with the same upper bits have several codes."""
-
-    def search(x, values):
-        return torch.bucketize(x, values).clamp(max=255).to(torch.uint8)
-
-    values = 0.5 + torch.arange(256) * 2.0**-20
-    x = 0.5 + torch.rand(1000, generator=torch.Generator().manual_seed(0)) * 2.0**-12
-    assert torch.equal(libraries.quick_search(search)(x, values), search(x, values))
 
 
 def test_a_library_that_is_not_there_is_a_sentence(monkeypatch):
@@ -268,7 +219,7 @@ PASSED = {
 
 def outcomes(eight=0.0, four=0.002, drifted=0.0):
     def run(off, nbytes, **facts):
-        read = {"parameters": 100.0, "drifted": 0.0, "drift": 0.0} | facts
+        read = {"each": nbytes / 100, "drifted": 0.0, "drift": 0.0} | facts
         return trained(off, nbytes={"states": nbytes}, facts=read)
 
     return {

@@ -24,9 +24,9 @@ def known(bits=2, rate="0.0003", ptq=1.0, control=0.95, trained=0.9, null=0.951,
     """Outcomes of a width and seed; the untrained model has a loss of 0.8 in float32."""
     return {
         "as it is": qat.Untouched(0.8, {str(bits): ptq}, 1024),
-        f"control {rate} 0": made_run(after, facts={str(bits): control}),
+        f"fp32 {rate} 0": made_run(after, facts={str(bits): control}),
         f"null {rate} 0": made_run(after, facts={str(bits): null}),
-        f"qat {bits} 0": made_run(trained),
+        f"qat {bits} {rate} 0": made_run(trained),
     }
 
 
@@ -92,15 +92,10 @@ def test_what_cannot_be_quantized_is_a_sentence():
 def test_widths_of_one_rate_share_a_control():
     settings = experiment_named("qat").settle({"bits": (2, 4, 8), "seeds": (0, 1)})
     keys = [job.key for job in qat.jobs(settings, "demo")]
-    assert [key for key in keys if not key.startswith("qat")] == [
-        "as it is",
-        "control 0.0003 0",
-        "null 0.0003 0",
-        "control 5e-05 0",
-        "null 5e-05 0",
-        "control 0.0003 1",
-        "control 5e-05 1",
-    ]
+    runs = [f"{name} {at}" for at in ("0.0003 0", "0.0003 1") for name in ("fp32", "null", "qat 2")]
+    names = ("fp32", "null", "qat 4", "qat 8")
+    runs += [f"{name} {at}" for at in ("5e-05 0", "5e-05 1") for name in names]
+    assert keys == ["as it is", *runs]
 
 
 def test_the_verdict_says_what_the_control_says():
@@ -145,8 +140,8 @@ def test_ptq_is_told_to_be_ahead_only_of_what_is_seen_to_be_worse():
 
 def test_seeds_that_disagree_show_no_difference():
     outcomes = known(null=0.95001) | {
-        "control 0.0003 1": made_run(0.8, facts={"2": 0.95}),
-        "qat 2 1": made_run(0.96),
+        "fp32 0.0003 1": made_run(0.8, facts={"2": 0.95}),
+        "qat 2 0.0003 1": made_run(0.96),
     }
     assert said(outcomes, seeds=(0, 1)).rows[0]["seen"] == "no difference"
 
@@ -163,16 +158,16 @@ def test_qat_beats_its_control_on_code():
     seeds = (0, 1, 2)
 
     def ahead(widths, lr, steps, *more):
-        names = (f"control {lr:g}", *(f"qat {bits}" for bits in widths), *more)
+        names = (f"fp32 {lr:g}", *(f"qat {bits} {lr:g}" for bits in widths), *more)
         runs, _ = outcomes_of("qat", *names, bits=widths, lr=lr, steps=steps, seeds=seeds)
         for bits in widths:
             for seed in seeds:
-                behind = runs[f"control {lr:g} {seed}"].facts[str(bits)]
-                assert runs[f"qat {bits} {seed}"].held_after < behind, (bits, seed, behind)
+                behind = runs[f"fp32 {lr:g} {seed}"].facts[str(bits)]
+                assert runs[f"qat {bits} {lr:g} {seed}"].held_after < behind, (bits, seed, behind)
         return runs
 
     with little_held_out(32):
         runs = ahead((2, 3), 2e-4, 12, "as it is")
-        trained = fmean(runs[f"qat 2 {seed}"].held_after for seed in seeds)
+        trained = fmean(runs[f"qat 2 0.0002 {seed}"].held_after for seed in seeds)
         assert trained < runs["as it is"].quantized["2"] - 0.02
     ahead((4,), 5e-5, 40)  # with half of the text held out, by 0.0003 only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import fits, made_run, trained
+from lab_runs import fits, made_run, trained, unseen
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
@@ -18,6 +18,8 @@ matmul = LazyImport("qtui_core.lab.experiments.matmul")
 qat = LazyImport("qtui_core.lab.experiments.qat")
 range_test = LazyImport("qtui_core.lab.experiments.range_test")
 survive = LazyImport("qtui_core.lab.experiments.survive")
+tasks = LazyImport("qtui_core.lab.training.tasks")
+torch = LazyImport("torch")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
 updates = LazyImport("qtui_core.lab.training.updates")
 
@@ -133,8 +135,8 @@ def test_at_rate_0_nothing_is_claimed():
     found = concluded("range-test", same, lr=0.0, bits=(2, 8), steps=20)
     assert found.verdict.startswith("At lr 0 nothing is learned")
     start = qat.Untouched(0.8, {"2": 1.0}, 64)
-    runs = {f"{n} 0 0": made_run(0.8, facts={"2": 1.0}) for n in ("control", "null")}
-    outcomes = {"as it is": start, "qat 2 0": made_run(1.0), **runs}
+    runs = {f"{n} 0 0": made_run(0.8, facts={"2": 1.0}) for n in ("fp32", "null")}
+    outcomes = {"as it is": start, "qat 2 0 0": made_run(1.0), **runs}
     assert "QAT is PTQ" in concluded("qat", outcomes, lr=0.0, bits=(2,)).verdict
 
 
@@ -164,17 +166,17 @@ def test_a_model_and_a_text_of_its_own_are_refused_where_nano_makes_both():
 
 def test_qat_that_diverged_is_told_with_its_step():
     start = qat.Untouched(0.8, {"2": 1.0, "4": 0.81}, 64)
-    runs = {"as it is": start, "qat 2 0": made_run(1.0, float("nan"), **ILL)}
+    runs = {"as it is": start, "qat 2 0.0003 0": made_run(1.0, float("nan"), **ILL)}
     for rate, bits, ptq in (("0.0003", "2", 0.95), ("5e-05", "4", 0.81)):
-        for name, off in (("control", 0.0), ("null", 1e-5)):
+        for name, off in (("fp32", 0.0), ("null", 1e-5)):
             runs[f"{name} {rate} 0"] = made_run(0.8 + off, facts={bits: ptq + off})
-    runs["qat 4 0"] = made_run(0.80)
+    runs["qat 4 5e-05 0"] = made_run(0.80)
     found = concluded("qat", runs, bits=(2, 4))
     assert "at 2 bits QAT diverged at step 3 (a.weight), so take a lower --lr" in found.verdict
     assert "0.01 nats better at 4 bits" in found.verdict
     assert found.rows[0]["seen"] == "diverged"
-    runs["control 0.0003 0"] = made_run(1.0, float("nan"), **ILL)
-    runs["qat 2 0"] = made_run(0.9)
+    runs["fp32 0.0003 0"] = made_run(1.0, float("nan"), **ILL)
+    runs["qat 2 0.0003 0"] = made_run(0.9)
     found = concluded("qat", runs, bits=(2, 4))
     assert "at 2 bits training in fp32 diverged at step 3 (a.weight)" in found.verdict
 
@@ -183,9 +185,9 @@ def test_the_floor_of_qat_is_no_smaller_than_that_of_its_training():
     """Losses after PTQ may be near each other by chance."""
     runs = {
         "as it is": qat.Untouched(0.8, {"4": 0.81}, 64),
-        "control 5e-05 0": made_run(0.8, facts={"4": 0.81}),
+        "fp32 5e-05 0": made_run(0.8, facts={"4": 0.81}),
         "null 5e-05 0": made_run(0.801, facts={"4": 0.81}, held_after=None),
-        "qat 4 0": made_run(0.809),
+        "qat 4 5e-05 0": made_run(0.809),
     }
     found = concluded("qat", runs, bits=(4,))
     assert found.floor == pytest.approx(0.001)
@@ -215,22 +217,16 @@ def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
 
 
 def test_layers_that_are_recommended_are_measured():
-    errors = (0.3, 0.1, 0.1)
-    found = layer_errors.LabLayerErrors(("a", "b", "c"), (10, 100, 100), errors, 0.33, {}, 0.15)
-    order, share, foretold = layer_errors.recommended(found)
-    assert order == ["a"]
-    assert share == pytest.approx(10 / 210)
-    assert foretold == pytest.approx((0.1**2 + 0.1**2) ** 0.5)
-    said = concluded("matmul", {"layers": found}).notes[0]
-    assert said.endswith("with a in high precision (4.8% of the weights) it is 15.00%.")
+    errors, sizes = {"a": 0.3, "b": 0.1, "c": 0.1}, {"a": 10, "b": 100, "c": 100}
+    line, order = layer_errors.frontier(errors, sizes)
+    assert layer_errors.recommended(line, order) == ["a"]
+    assert line[1] == pytest.approx((10 / 210, (0.1**2 + 0.1**2) ** 0.5))
 
 
 def test_the_way_that_is_nearer_is_told_for_a_weight_by_rows():
     def said(folded, again):
-        errors = {"folded into G": folded, "requantized": again, "mean of scales": 0.13}
-        ways = matmul.ProductErrors(("a",), {w: ((0.0, e, 0.0),) for w, e in errors.items()})
-        table = matmul.ProductErrors(("a",), {"int8 row": ((0.1, 0.1, 0.1),)})
-        return concluded("matmul", {"schemes": table, "axis": ways}).verdict
+        dx = {"folded into G": folded, "requantized": again, "mean of scales": 0.13}
+        return matmul.remedy_of(dx)
 
     assert "folded into G (0.50%; requantized 0.70%; taken" in said(0.005, 0.007)
     assert "requantized along the other axis (0.50%; its scales folded" in said(0.007, 0.005)
@@ -323,9 +319,61 @@ def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
 
 
 def test_a_product_without_errors_chooses_nothing():
-    exact = matmul.ProductErrors(("a",), dict.fromkeys(("int8 row", "fp8 row"), ((0.0, 0.0, 0.0),)))
-    found = concluded("matmul", {"schemes": exact}).verdict
-    assert found == "Every dW is exact here, so it cannot choose between formats of 8 bits."
-    alike = {"fp8 tensor": ((0.1, 0.1, 0.1),), "fp8 tensor e5m2": ((0.1, 0.1, 0.1001),)}
-    found = concluded("matmul", {"schemes": matmul.ProductErrors(("a",), alike)}).verdict
-    assert "times nearer" not in found
+    exact = "Every dW is exact here, so it cannot choose between formats of 8 bits."
+    assert matmul.best_of({"int8 row": 0.0, "fp8 row": 0.0}) == exact
+    assert "times nearer" not in matmul.best_of({"fp8 tensor": 0.1, "fp8 tensor e5m2": 0.1001})
+
+
+# --- a sample of a large model says what all of it says
+
+
+def survived(**settings):
+    given = {"batch": 1, "sequence": 64} | settings
+    row = experiment_named("survive")
+    settled = row.settle(given)
+    (job,) = survive.jobs(settled, "demo")
+    shares = job.run(unseen)
+    return shares, survive.conclude(settled, {"tensors": shares})
+
+
+def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
+    subject = tasks.subject_of(tasks.LabTask("nano", 1, 32, None, False))
+    whole = updates.wanted_updates(subject, unseen)
+    sample = updates.wanted_updates(subject, unseen, most=1000)
+    assert list(whole) == list(sample)
+    for name, (weight, u) in sample.items():
+        every = max(1, whole[name][0].numel() // 1000)
+        torch.testing.assert_close(weight, whole[name][0].reshape(-1)[::every], rtol=0, atol=0)
+        torch.testing.assert_close(u, whole[name][1].reshape(-1)[::every], rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_large_model_is_tried_in_part_and_as_it_is_stored(monkeypatch):
+    whole, said = survived()
+    assert whole.tried == whole.tensors
+    assert whole.dtype == "fp32"
+    assert not any("tensors" in note for note in said.notes)
+    monkeypatch.setattr("qtui_core.lab.experiments.survive._WHOLE", 1000)
+    part, told = survived()
+    assert 0 < part.tried < part.tensors == whole.tensors
+    assert part.dtype == "bf16"
+    assert f"{part.tried:,} of {part.tensors:,} tensors" in " ".join(told.notes)
+    assert len(told.notes) == len(said.notes) + 2
+    by_name = {(s.tensor, s.stored): s for s in whole.shares}
+    for share in part.shares:
+        same = by_name[share.tensor, share.stored]
+        assert share.kept_here == pytest.approx(same.kept_here, abs=0.05)
+        assert share.kept == pytest.approx(same.kept, abs=0.05)
+
+
+@pytest.mark.slow
+def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
+    shares, said = survived(lr=1e-5)
+    assert "does not survive" in said.verdict
+    stored = [s for s in shares.shares if s.stored == "bf16"]
+    kept = [min(at) for at in zip(*(s.kept for s in stored), strict=True)]
+    by_rate = dict(zip(updates.RATES, kept, strict=True))
+    enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
+    assert f"From lr {enough:.2g} on every tensor keeps 90%." in said.verdict
+    _, above = survived(lr=float(f"{enough:.2g}") * 1.05)
+    assert "The run survives" in above.verdict

@@ -19,7 +19,7 @@ from qtui_core.memory.tape.blocks.weights import SOURCE
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
-CpuTracker = LazyImport("qtui_core.training.tracing.cpu_tracker", "CpuTracker")
+CpuTracker = LazyImport("qtui_core.training.tracing.tracker", "CpuTracker")
 
 SHAPE = shape_from_config(
     {

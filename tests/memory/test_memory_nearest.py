@@ -30,7 +30,7 @@ from qtui_core.memory.step.run import record_all, record_step
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
-configuration = LazyImport("qtui_core.training.model.configuration")
+configuration = LazyImport("qtui_core.training.model.build")
 record = LazyImport("qtui_core.training.tracing.trace", "record")
 
 FOLDER = Path(__file__).parent

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def unseen(*at):
+    """Ignores progress."""
+
+
 def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **given):
     """Runs an experiment; returns (its events, its result)."""
     from qtui_core.lab.catalog import experiment_named
@@ -27,7 +31,7 @@ def outcomes_of(name, *keys, model="demo", **given):
     found = experiment_named(name)
     settings, module = found.settle(given), found.module()
     outcomes = {
-        job.key: job.run(lambda *at: None)
+        job.key: job.run(unseen)
         for job in module.jobs(settings, model)
         if not keys or {job.key, job.key.rpartition(" ")[0]} & {*keys}
     }

@@ -21,10 +21,10 @@ from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.placement import NoGpu, Placement
 
 torch = LazyImport("torch")
-HeldByName = LazyImport("qtui_core.training.measuring.meter", "HeldByName")
-CudaMeter = LazyImport("qtui_core.training.measuring.meter_cuda", "CudaMeter")
+HeldByName = LazyImport("qtui_core.training.measuring.meters", "HeldByName")
+CudaMeter = LazyImport("qtui_core.training.measuring.meters", "CudaMeter")
 open_meter = LazyImport("qtui_core.training.measuring.meters", "open_meter")
-held = LazyImport("qtui_core.training.model.components", "held")
+held = LazyImport("qtui_core.training.measuring.meters", "held")
 PhaseReporter = LazyImport("qtui_core.training.run.phase_reporter", "PhaseReporter")
 
 
@@ -157,8 +157,10 @@ def test_a_process_smaller_than_what_is_reserved_is_another(counters: SimpleName
 def test_a_cache_is_told_apart_while_it_lives(
     counters: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from qtui_core.training.measuring.meters import held
+
     monkeypatch.setattr(
-        "qtui_core.training.measuring.meter_cuda.held",
+        "qtui_core.training.measuring.meters.held",
         lambda standing, _, cache: held(standing, "cpu", cache),
     )
     linear = torch.nn.Linear(8, 8, bias=False)

@@ -23,7 +23,7 @@ from qtui_core.memory.shape.from_config import shape_from_config
 torch = LazyImport("torch")
 functional = LazyImport("torch.nn.functional")
 CpuTracker, as_on_a_gpu = lazy_names(
-    "qtui_core.training.tracing.cpu_tracker", "CpuTracker", "as_on_a_gpu"
+    "qtui_core.training.tracing.tracker", "CpuTracker", "as_on_a_gpu"
 )
 record = LazyImport("qtui_core.training.tracing.trace", "record")
 

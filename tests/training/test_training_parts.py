@@ -28,8 +28,12 @@ from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, 
 from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
 from qtui_core.training.run.request import RunRequest, parse_request
-from qtui_core.training.run.runnable import one_gpu, rate_of
-from qtui_core.training.run.unused_options import targets_without_modules, unused_options
+from qtui_core.training.run.runnable import (
+    one_gpu,
+    rate_of,
+    targets_without_modules,
+    unused_options,
+)
 from qtui_core.training.tracing.ledger import Ledger
 
 

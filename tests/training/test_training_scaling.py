@@ -19,7 +19,7 @@ from qtui_core.training.run.runnable import rate_of
 torch = LazyImport("torch")
 load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")
 encode, fill, text_of = lazy_names("qtui_core.training.run.data", "encode", "fill", "text_of")
-left_out, make_scaler = lazy_names("qtui_core.training.run.scaling", "left_out", "make_scaler")
+left_out, make_scaler = lazy_names("qtui_core.training.model.optimizers", "left_out", "make_scaler")
 batch_of = LazyImport("qtui_core.training.step", "batch_of")
 
 
@@ -105,7 +105,7 @@ def test_steps_are_those_written_by_hand(
     model = configured(tmp_path, torch_dtype="float32")
     losses, scales, _ = _by_hand(model, PLAN, 12, start)
     scaler = partial(torch.amp.GradScaler, init_scale=start)
-    monkeypatch.setattr("qtui_core.training.run.scaling.torch.amp.GradScaler", scaler)
+    monkeypatch.setattr("qtui_core.training.model.optimizers.torch.amp.GradScaler", scaler)
     ran = conducted(model, PLAN, 12)
     assert ran.code == 0, ran.fault
     assert ran.losses == losses

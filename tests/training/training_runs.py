@@ -18,8 +18,7 @@ from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.training.run.controls import Controls
-from qtui_core.training.run.order import Order
-from qtui_core.training.run.placement import place
+from qtui_core.training.run.placement import Order, place
 
 LLAMA = {
     "model_type": "llama",

@@ -8,8 +8,9 @@ groups. The floor of a width is how far the control moves if its weights start a
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -21,13 +22,19 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import require
-from qtui_core.lab.job import Job, See
 from qtui_core.lab.numerics.products import inner_linears
-from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn
-from qtui_core.lab.training.comparison import seeds_counted, steps_counted
+from qtui_core.lab.results import Cell, Findings, Job, LabBar, LabBars, LabColumn, See, findings
+from qtui_core.lab.training.comparison import (
+    NULL,
+    TWIN,
+    TrainedComparison,
+    mean,
+    seeds_counted,
+    steps_counted,
+)
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
-from qtui_core.lab.training.tasks import TASKS, LabSubject, held_out_loss, subject_of
-from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, apart, null, train
+from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
+from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, apart, null
 from qtui_core.quantities import phrase
 
 #: Default learning rates: at these, few bits still learn and many bits are not spoiled.
@@ -35,18 +42,24 @@ _RATES: Final = {2: 3e-4, 3: 1e-4}
 _RATE: Final = 5e-5
 #: Bytes of the scale of a group.
 _SCALE: Final = 4
-_STEP: Final = 0.3
+COLUMNS: Final = (
+    LabColumn("bits", "bits"),
+    LabColumn("lr", "lr"),
+    LabColumn("nbytes", "stored", "bytes"),
+    LabColumn("ptq", "PTQ as it is", "loss"),
+    LabColumn("control", "trained, then PTQ", "loss"),
+    LabColumn("qat", "QAT", "loss"),
+    LabColumn("d", "QAT − control", "nats"),
+    LabColumn("seen", "against the floor"),
+    LabColumn("recovered", "of PTQ's loss recovered", "share"),
+    LabColumn("diverged", "diverged"),
+)
 
 
 @dataclass(frozen=True)
 class Untouched:
-    """The held-out losses of the model before any training, nats per token.
-
-    Attributes:
-        exact: in float32.
-        quantized: width -> loss after PTQ.
-        weights: how many weights are quantized.
-    """
+    """The held-out losses of the model before any training, nats per token: in float32, and after
+    PTQ by width; `weights` are quantized."""
 
     exact: float
     quantized: Mapping[str, float]
@@ -60,42 +73,36 @@ def rate_of(bits: int, settings: Mapping[str, Any]) -> float:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The model as it is; QAT for each width and seed; and a control for each rate and seed, twice
-    for the first seed."""
-    steps, bits = settings["steps"], settings["bits"]
-    cost = 4 + _STEP * steps
+    """The model as it is; and for each rate and seed a control, a disturbed one, and QAT for each
+    of its widths."""
+    bits = settings["bits"]
     found = [Job("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
-    for seed in settings["seeds"]:
-        for width in bits:
-            run = partial(trained_so, settings, model, width, seed)
-            found.append(Job(f"qat {width} {seed}", run, TrainedRun, cost))
-        for rate, widths in _widths(settings).items():
-            for name in ("control", "null")[: 2 if seed == settings["seeds"][0] else 1]:
-                run = partial(control, settings, model, name, rate, seed)
-                key = f"{name} {rate:g} {seed}"
-                found.append(Job(key, run, TrainedRun, cost + 3 * len(widths)))
+    for rate in dict.fromkeys(rate_of(width, settings) for width in bits):
+        widths = [width for width in bits if rate_of(width, settings) == rate]
+        found += TrainedComparison(
+            {**settings, "rates": (rate,)},
+            model,
+            [f"qat {width}" for width in widths],
+            lambda name, seed: Recipe(
+                lambda net: fake_quantized(net, int(name.split()[1]), settings["group"])
+            ),
+            lambda name: 0.3,
+            task=_task(settings),
+            twin=partial(control, settings["group"], widths),
+            more=4 + 3 * len(widths),
+        ).jobs()
     return found
 
 
-def _widths(settings: Mapping[str, Any]) -> dict[float, tuple[int, ...]]:
-    """The widths that are trained at each rate."""
-    found: dict[float, tuple[int, ...]] = {}
-    for bits in settings["bits"]:
-        rate = rate_of(bits, settings)
-        found[rate] = (*found.get(rate, ()), bits)
-    return found
-
-
-def _subject(settings: Mapping[str, Any], model: str) -> LabSubject:
-    task = replace(TASKS["code"], decays=settings["schedule"] == "linear")
-    return subject_of(task, model, settings["text"])
+def _task(settings: Mapping[str, Any]) -> LabTask:
+    return replace(TASKS["code"], decays=settings["schedule"] == "linear")
 
 
 def as_it_is(settings: Mapping[str, Any], model: str, see: See) -> Untouched:
     """The held-out loss before and after PTQ. Raises as `fake_quantized`."""
-    subject, bits, group = _subject(settings, model), settings["bits"], settings["group"]
+    subject, bits = subject_of(_task(settings), model, settings["text"]), settings["bits"]
     net = subject.start()
-    weights = sum(net.get_submodule(name).weight.numel() for name in inner_linears(net))
+    weights = sum(module.weight.numel() for module in inner_linears(net).values())
     see(0, len(bits) + 1, None)
     exact = held_out_loss(net, subject.held_out)
     if not math.isfinite(exact):
@@ -103,7 +110,7 @@ def as_it_is(settings: Mapping[str, Any], model: str, see: See) -> Untouched:
             "The model's loss is not finite before any training, so nothing can be compared; its "
             "weights may hold NaN or infinities."
         )
-    return Untouched(exact, _quantized(subject, net, bits, group, see), weights)
+    return Untouched(exact, _quantized(subject, net, bits, settings["group"], see), weights)
 
 
 def _quantized(
@@ -118,46 +125,57 @@ def _quantized(
     return found
 
 
-def trained_so(
-    settings: Mapping[str, Any], model: str, bits: int, seed: int, see: See
-) -> TrainedRun:
-    """A run of QAT. Raises as `fake_quantized` does."""
-    recipe = Recipe(prepare=lambda net: fake_quantized(net, bits, settings["group"]))
-    subject, lr = _subject(settings, model), rate_of(bits, settings)
-    return train(subject, recipe, seed=seed, steps=settings["steps"], lr=lr, see=see)
-
-
-def control(
-    settings: Mapping[str, Any], model: str, name: str, lr: float, seed: int, see: See
-) -> TrainedRun:
+def control(group: int, widths: Sequence[int], subject: LabSubject, seed: int, name: str) -> Recipe:
     """A run in float32 with PTQ at its end; its facts are the losses by width."""
-    subject, group = _subject(settings, model), settings["group"]
     require("QAT", "torchao")  # before minutes of training
     grouped_linears(subject.start(), group)
 
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         if run.diverged:
             return run
-        bits = _widths(settings)[lr]
-        return replace(run, facts=_quantized(subject, net, bits, group, lambda *at: None))
+        return replace(run, facts=_quantized(subject, net, widths, group, lambda *at: None))
 
-    floor = name == "null"  # of which only the losses by width are used
-    recipe = replace(null() if floor else Recipe(), ended=ended)
-    steps = settings["steps"]
-    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=not floor)
+    return replace(null() if name == NULL else Recipe(), ended=ended)
 
 
-@dataclass(frozen=True)
 class _Width:
-    """What is known of a width: one value for each finished seed."""
+    """What is known of a width.
 
-    bits: int
-    ptq: float | None
-    control: tuple[float, ...]
-    qat: tuple[float, ...]
-    better: tuple[float, ...]
-    floor: float | None
-    diverged: str = ""
+    Attributes:
+        control, qat: the held-out losses by finished seed; `better` how much less QAT's is.
+        floor: of the seed whose disturbed control is farthest; None if none is known yet.
+        diverged: which run did, and when; empty if none did.
+        nbytes: of the quantized weights, scales included.
+        moved: how far training alone moved the held-out loss of fp32, the mean over the seeds.
+        gap: what PTQ of the model as it is loses.
+    """
+
+    def __init__(self, bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+        self.bits, self.rate = bits, rate_of(bits, settings)
+        controls, nulls, trained = (
+            [outcomes.get(f"{name} {self.rate:g} {seed}") for seed in settings["seeds"]]
+            for name in (TWIN, NULL, f"qat {bits}")
+        )
+        before = [None if run is None else run.facts.get(str(bits)) for run in controls]
+        after = [None if run is None else run.held_after for run in trained]
+        both = zip(before, after, strict=True)
+        self.better = [b - a for b, a in both if a is not None and b is not None]
+        self.control = [loss for loss in before if loss is not None]
+        self.qat = [loss for loss in after if loss is not None]
+        floors = map(apart, controls, nulls, itertools.repeat(str(bits)))
+        self.floor = max((floor for floor in floors if floor is not None), default=None)
+        self.diverged = ""
+        for name, runs in (("QAT", trained), ("training in fp32", controls)):
+            if run := next((run for run in runs if run is not None and run.diverged), None):
+                self.diverged = f"{name} diverged at step {run.diverged} ({run.first})"
+        self.ptq = self.nbytes = self.moved = self.gap = None
+        if (start := outcomes.get("as it is")) is not None:
+            group = int(settings["group"])
+            self.nbytes = start.weights * bits // 8 + start.weights // group * _SCALE
+            held = [run.held_after for run in controls if run is not None]
+            self.moved = mean([loss - start.exact for loss in held if loss is not None])
+            self.ptq = start.quantized.get(str(bits))
+            self.gap = None if self.ptq is None else self.ptq - start.exact
 
     @property
     def seen(self) -> str | None:
@@ -167,127 +185,76 @@ class _Width:
         if not self.better or self.floor is None:
             return None
         one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
-        if not one_way or abs(fmean(self.better)) <= FLOORS * self.floor:
+        if not one_way or not self.clears(abs(fmean(self.better))):
             return "no difference"
         return "better" if self.better[0] > 0 else "worse"
+
+    @property
+    def recovered(self) -> float | None:
+        """The share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing."""
+        if self.ptq is None or self.gap is None or not self.qat or not self.clears(self.gap):
+            return None
+        return (self.ptq - fmean(self.qat)) / self.gap
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether training made the model worse, so that not to train is best."""
+        if self.ptq is None or self.diverged or not self.clears(self.moved or 0.0):
+            return False
+        return self.clears(min(fmean(self.qat), fmean(self.control)) - self.ptq)
+
+    def clears(self, difference: float) -> bool:
+        return self.floor is not None and difference > FLOORS * self.floor
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """A row for each width, the three losses over the width, and what the control shows."""
     start: Untouched | None = outcomes.get("as it is")
-    widths = [_width(bits, settings, outcomes, start) for bits in settings["bits"]]
-    columns: tuple[LabColumn, ...] = (
-        LabColumn("bits", "bits"),
-        LabColumn("lr", "lr"),
-        LabColumn("nbytes", "stored", "bytes"),
-        LabColumn("ptq", "PTQ as it is", "loss"),
-        LabColumn("control", "trained, then PTQ", "loss"),
-        LabColumn("qat", "QAT", "loss"),
-        LabColumn("d", "QAT − control", "nats"),
-        LabColumn("seen", "against the floor"),
-        LabColumn("recovered", "of PTQ's loss recovered", "share"),
-    )
+    widths = [_Width(bits, settings, outcomes) for bits in settings["bits"]]
     rows: list[dict[str, Cell]] = [
         {
             "bits": width.bits,
-            "lr": rate_of(width.bits, settings),
-            "nbytes": None if start is None else _stored(start, width.bits, settings),
+            "lr": width.rate,
+            "nbytes": width.nbytes,
             "ptq": width.ptq,
-            "control": _mean(width.control),
-            "qat": _mean(width.qat),
+            "control": mean(width.control),
+            "qat": mean(width.qat),
             "d": -fmean(width.better) if width.better else None,
             "seen": width.seen,
-            "recovered": _recovered(width, start),
+            "recovered": width.recovered,
             "diverged": width.diverged or None,
         }
         for width in widths
     ]
-    if any(width.diverged for width in widths):
-        columns = (*columns, LabColumn("diverged", "diverged"))
-    floors = [width.floor for width in widths if width.floor is not None]
-    moved = _moved(settings, outcomes, start)
-    notes = tuple(
-        f"Training at lr {rate:g} alone moved the held-out loss in fp32 by {by:+.2g}."
-        for rate, by in moved.items()
-    )
-    return Findings(
-        columns,
-        tuple(rows),
-        _pictures(widths, start),
-        _verdict(settings, widths, start, moved),
-        max(floors, default=None),
-        notes,
+    moved = {width.rate: width.moved for width in widths if width.moved is not None}
+    return findings(
+        COLUMNS,
+        rows,
+        [None if start is None else _bars(widths, start)],
+        [_verdict(settings, widths)] if start is not None else (),
+        max((width.floor for width in widths if width.floor is not None), default=None),
+        (
+            f"Training at lr {rate:g} alone moved the held-out loss in fp32 by {by:+.2g}."
+            for rate, by in moved.items()
+        ),
+        spare=("diverged",),
     )
 
 
-def _width(
-    bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
-) -> _Width:
-    rate, key = rate_of(bits, settings), str(bits)
-    controls, trained, better, diverged = [], [], [], ""
-    for seed in settings["seeds"]:
-        one, other = outcomes.get(f"control {rate:g} {seed}"), outcomes.get(f"qat {bits} {seed}")
-        for name, run in (("QAT", other), ("training in fp32", one)):
-            if run is not None and run.diverged:
-                diverged = f"{name} diverged at step {run.diverged} ({run.first})"
-        before = one.facts.get(key) if one is not None else None
-        after = other.held_after if other is not None else None
-        controls += [before] if before is not None else []
-        trained += [after] if after is not None else []
-        if before is not None and after is not None:
-            better.append(before - after)
-    first = settings["seeds"][0]
-    ends = [outcomes.get(f"{name} {rate:g} {first}") for name in ("control", "null")]
-    floor = apart(ends[0], ends[1], key)
-    ptq = None if start is None else start.quantized.get(key)
-    return _Width(bits, ptq, tuple(controls), tuple(trained), tuple(better), floor, diverged)
-
-
-def _mean(values: tuple[float, ...]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _stored(start: Untouched, bits: int, settings: Mapping[str, Any]) -> int:
-    """The bytes of the quantized weights, scales included."""
-    return start.weights * bits // 8 + start.weights // int(settings["group"]) * _SCALE
-
-
-def _recovered(width: _Width, start: Untouched | None) -> float | None:
-    """The share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing."""
-    if start is None or width.ptq is None or not width.qat or width.floor is None:
-        return None
-    gap = width.ptq - start.exact
-    return (width.ptq - fmean(width.qat)) / gap if gap > FLOORS * width.floor else None
-
-
-def _moved(
-    settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
-) -> dict[float, float]:
-    """Rate -> how far training alone moved the held-out loss, the mean over the seeds."""
-    found: dict[float, float] = {}
-    for rate in _widths(settings) if start is not None else ():
-        runs = [outcomes.get(f"control {rate:g} {seed}") for seed in settings["seeds"]]
-        held = [run.held_after for run in runs if run is not None and run.held_after is not None]
-        if held and start is not None:
-            found[rate] = fmean(held) - start.exact
-    return found
-
-
-def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabBars, ...]:
+def _bars(widths: Sequence[_Width], start: Untouched) -> LabBars:
     """Three bars a width: what each way loses against float32 as it is."""
-    if start is None:
-        return ()
     groups = []
     for width in sorted(widths, key=lambda width: width.bits):
-        ptq = () if width.ptq is None else (width.ptq,)
-        back = _recovered(width, start)
+        back = width.recovered
         note = "" if back is None else f"QAT recovers {back:.0%} of PTQ's loss"
         if back is not None and back >= 1:
             note = "QAT ends below fp32 as it was"
         bars = []
         for name, losses in (
-            ("PTQ as it is", ptq), ("trained, then PTQ", width.control), ("QAT", width.qat),
-        ):  # fmt: skip
+            ("PTQ as it is", () if width.ptq is None else (width.ptq,)),
+            ("trained, then PTQ", width.control),
+            ("QAT", width.qat),
+        ):
             if losses:
                 lost = [loss - start.exact for loss in losses]
                 low, high = (min(lost), max(lost)) if lost[1:] else (None, None)
@@ -295,63 +262,41 @@ def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabBar
         if bars:
             groups.append((f"{width.bits} bits", tuple(bars)))
     title = f"held-out nats over fp32's {start.exact:.4f}, a scale a width"
-    return (LabBars(title, "nats", tuple(groups)),)
+    return LabBars(title, "nats", tuple(groups))
 
 
-def _verdict(
-    settings: Mapping[str, Any],
-    widths: Sequence[_Width],
-    start: Untouched | None,
-    moved: Mapping[float, float],
-) -> str:
+def _verdict(settings: Mapping[str, Any], widths: Sequence[_Width]) -> str:
     known = [width for width in widths if width.seen is not None]
-    if start is None or not known:
+    if not known:
         return ""
     if not settings["lr"] and settings["lr"] is not None:
         return "At lr 0 nothing is learned, so that QAT is PTQ of the model as it is."
-    done = min((len(w.better) for w in known if not w.diverged), default=len(settings["seeds"]))
-    seeds = seeds_counted(done, len(settings["seeds"]))
-    said = []
-    even = [str(width.bits) for width in known if width.seen == "no difference"]
-    for width in known:
-        if width.diverged:
-            said.append(f"at {width.bits} bits {width.diverged}, so take a lower --lr")
-            continue
-        if width.seen == "no difference":
-            continue
-        share = _recovered(width, start) or 0
-        back = f" ({min(share, 0.99):.0%} of PTQ's loss back)" if share >= 0.005 else ""
-        if share >= 1:
-            back = " (below fp32 as it was)"
-        by = abs(fmean(width.better))
-        said.append(f"{by:.2g} nats {width.seen} at {width.bits} bits{back}")
-    if even:
-        said.append(f"no difference at {phrase(even)} bits that this run can see")
-    text = (
-        f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
-        f"{'; '.join(said)}."
-    )
-    return text + _against_ptq(settings, known, moved)
-
-
-def _against_ptq(
-    settings: Mapping[str, Any], known: Sequence[_Width], moved: Mapping[float, float]
-) -> str:
-    """A warning of widths at which training made the model worse, so that not to train is best."""
-    spoilt = [
-        width
-        for width in known
-        if width.ptq is not None
-        and width.floor is not None
-        and not width.diverged
-        and min(fmean(width.qat), fmean(width.control)) - width.ptq > FLOORS * width.floor
-        and moved.get(rate_of(width.bits, settings), 0) > FLOORS * width.floor
-    ]
-    if not spoilt:
-        return ""
-    bits = phrase([str(width.bits) for width in spoilt])
+    wanted = len(settings["seeds"])
+    done = min((len(w.better) for w in known if not w.diverged), default=wanted)
+    said = "; ".join(_said(known))
+    spoilt = phrase([str(width.bits) for width in known if width.spoilt])
     cure = "a lower --lr" if settings["schedule"] == "linear" else "--schedule linear"
-    return (
-        f" At {bits} bits PTQ of the model as it is stays ahead of both, because training alone "
+    ptq = (
+        f" At {spoilt} bits PTQ of the model as it is stays ahead of both, because training alone "
         f"made the model worse; try {cure}."
     )
+    return (
+        f"QAT beside equal training and then PTQ, {steps_counted(settings)}, "
+        f"{seeds_counted(done, wanted)}: {said}.{ptq if spoilt else ''}"
+    )
+
+
+def _said(known: Sequence[_Width]) -> Iterator[str]:
+    """How each width compares, and those that show no difference together."""
+    for width in known:
+        if width.diverged:
+            yield f"at {width.bits} bits {width.diverged}, so take a lower --lr"
+        elif width.seen != "no difference":
+            share = width.recovered or 0
+            back = f" ({min(share, 0.99):.0%} of PTQ's loss back)" if share >= 0.005 else ""
+            if share >= 1:
+                back = " (below fp32 as it was)"
+            by = abs(fmean(width.better))
+            yield f"{by:.2g} nats {width.seen} at {width.bits} bits{back}"
+    if even := [str(width.bits) for width in known if width.seen == "no difference"]:
+        yield f"no difference at {phrase(even)} bits that this run can see"

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from qtui_core.errors import UsageError
-from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import (
     Products,
     QuantizedLinear,
@@ -30,12 +29,13 @@ from qtui_core.lab.numerics.products import (
     inner_linears,
 )
 from qtui_core.lab.numerics.rounding import Operand
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, findings
 from qtui_core.lab.training.comparison import (
     NULL,
     TWIN,
     LabComparison,
     TrainedComparison,
+    mean,
     steps_counted,
 )
 from qtui_core.lab.training.tasks import chosen_task
@@ -46,7 +46,15 @@ from qtui_core.models.opening import DEMO
 ENDS: Final = 10
 #: Bits of the gradients, and of the widest weights and activations.
 WIDEST: Final = 8
-_STEP: Final = 0.1
+COLUMNS: Final = (
+    LabColumn("name", "weights and activations"),
+    LabColumn("gap", "gap at the end", "nats"),
+    LabColumn("learned", "of fp32's improvement", "share"),
+    LabColumn("held", "held out", "loss"),
+    LabColumn("operations", "bit operations", "share"),
+    LabColumn("d", "d train", "nats"),
+    LabColumn("seen", "against the floor"),
+)
 
 
 def products_of(bits: int) -> Products:
@@ -71,17 +79,15 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     if max(settings["periods"]) > steps:
         raise UsageError(f"--periods {max(settings['periods'])} is more than --steps {steps}.")
     own = model != DEMO or settings["text"] is not None
-    task = chosen_task(settings, model, "prose" if own else "nano")
-    runs = TrainedComparison(
+    return TrainedComparison(
         settings,
         model,
         _names(settings),
         partial(recipe_of, settings),
-        lambda name: _STEP * (0.6 if name in (TWIN, NULL) else 1),
-        task=task,
+        lambda name: 0.06 if name in (TWIN, NULL) else 0.1,
+        task=chosen_task(settings, model, "prose" if own else "nano"),
         more=2,
-    )
-    return runs.jobs()
+    ).jobs()
 
 
 def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -112,66 +118,51 @@ def scheduled(widths: Sequence[int], last: int, seed: int) -> Recipe:
     """Linear layers but the head in the bits of each step, and in `last` bits after them. Preparing
     raises ModelError for a model without any."""
     random = torch.Generator().manual_seed(seed)
-    layers: list[QuantizedLinear] = []
-
-    def make(linear: nn.Linear) -> nn.Module:
-        layers.append(QuantizedLinear(linear, products_of(widths[0]), random))
-        return layers[-1]
+    layers: dict[str, QuantizedLinear] = {}
 
     def prepare(model: nn.Module) -> None:
-        convert(model, inner_linears(model), make)
-
-    def turn(bits: int) -> None:
-        for layer in layers:
-            layer.products = products_of(bits)
+        for name, linear in inner_linears(model).items():
+            layers[name] = QuantizedLinear(linear, products_of(widths[0]), random)
+        convert(model, layers)
 
     def stepped(model: Any, step: int) -> None:
-        turn(widths[step + 1] if step + 1 < len(widths) else last)
+        for layer in layers.values():
+            layer.products = products_of(widths[step + 1] if step + 1 < len(widths) else last)
 
     return Recipe(prepare, stepped=stepped)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """A row for each width and cycle, the gap to float32 over the width, and both figures."""
-    names = _names(settings)
-    runs = LabComparison(names, settings["seeds"], outcomes)
-    columns = (
-        LabColumn("name", "weights and activations"),
-        LabColumn("gap", "gap at the end", "nats"),
-        LabColumn("learned", "of fp32's improvement", "share"),
-        LabColumn("held", "held out", "loss"),
-        LabColumn("operations", "bit operations", "share"),
-        LabColumn("d", "d train", "nats"),
-        LabColumn("seen", "against the floor"),
-    )
-    learned = {name: _learned(runs, name) for name in names}
+    runs = LabComparison(_names(settings), settings, outcomes)
     rows: list[dict[str, Cell]] = [
         {
             "name": name,
             "gap": gap_of(runs, name),
-            "learned": learned[name],
-            "held": _held(runs, name),
+            "learned": _learned(runs, name),
+            "held": runs.held(name),
             "operations": found.runs[0].facts.get("operations"),
             "d": found.difference,
             "seen": runs.seen(name),
         }
         for name, found in runs.compared.items()
     ]
-    pictures = _gaps(settings, runs) + runs.charts("weights and activations in few bits")
-    notes = (runs.chaotic,) if runs.chaotic else ()
-    verdict = _verdict(settings, runs, learned)
-    return Findings(columns, tuple(rows), pictures, verdict, runs.floor, notes)
+    curves = runs.chart("weights and activations in few bits")
+    return findings(
+        COLUMNS,
+        rows,
+        [_gaps(settings, runs), curves],
+        [_verdict(settings, runs)],
+        runs.floor,
+        [runs.chaotic],
+    )
 
 
 def gap_of(runs: LabComparison, name: str) -> float | None:
     """The mean loss over the last steps less that of float32, over the seeds; None if it is not
     known or diverged."""
-    found = [_end(run) - _end(twin) for run, twin in runs.pairs(name) if not run.diverged]
-    return fmean(found) if found else None
-
-
-def _end(run: TrainedRun) -> float:
-    return fmean(run.losses[-ENDS:])
+    pairs = [(run, twin) for run, twin in runs.pairs(name) if not run.diverged]
+    return mean([fmean(run.losses[-ENDS:]) - fmean(twin.losses[-ENDS:]) for run, twin in pairs])
 
 
 def improvement(run: TrainedRun) -> tuple[float, float]:
@@ -195,13 +186,7 @@ def _learned(runs: LabComparison, name: str) -> float | None:
         if whole <= 2 * error:
             return None
         shares.append(0.0 if run.diverged else improvement(run)[0] / whole)
-    return fmean(shares) if shares else None
-
-
-def _held(runs: LabComparison, name: str) -> float | None:
-    held = [run.held_after for seed in runs.seeds if (run := runs.run(name, seed))]
-    known = [loss for loss in held if loss is not None]
-    return fmean(known) if known else None
+    return mean(shares)
 
 
 def least_learning(learned: Mapping[int, float | None], threshold: float) -> int | None:
@@ -220,81 +205,74 @@ def least_matching(gaps: Mapping[int, float | None], tolerance: float) -> int | 
     return found
 
 
-def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> tuple[LabChart, ...]:
+def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> LabChart | None:
     known = [(b, gap) for b in sorted(settings["bits"]) if (gap := gap_of(runs, f"{b} bits"))]
     if not known:
-        return ()
+        return None
     bits, gaps = zip(*known, strict=True)
     wanted = settings["tolerance"]
     lines = (
         LabLine("gap to fp32", tuple(gaps), tuple(map(float, bits))),
         LabLine("tolerance", (wanted, wanted), (float(bits[0]), float(bits[-1])), faint=True),
     )
-    return (LabChart("gap at the end over the width", "bits", "nats", lines),)
+    return LabChart("gap at the end over the width", "bits", "nats", lines)
 
 
-def _verdict(
-    settings: Mapping[str, Any], runs: LabComparison, learned: Mapping[str, float | None]
-) -> str:
-    if (answer := runs.without_answer(settings["lr"])) is not None:
+def _verdict(settings: Mapping[str, Any], runs: LabComparison) -> str:
+    if (answer := runs.without_answer()) is not None:
         return answer
-    names = {bits: f"{bits} bits" for bits in settings["bits"]}
-    if runs.floor is None or any(runs.run(n, settings["seeds"][0]) is None for n in names.values()):
+    names, threshold = {b: f"{b} bits" for b in settings["bits"]}, settings["threshold"]
+    if runs.floor is None or any(runs.run(n, runs.seeds[0]) is None for n in names.values()):
         return ""
-    gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
     # What this run cannot see is no gap, whatever is asked for.
     tolerance = max(settings["tolerance"], FLOORS * runs.floor)
+    gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
     match = least_matching(gaps, tolerance)
-    shares = {bits: learned[name] for bits, name in names.items()}
-    learn = least_learning(shares, settings["threshold"])
-    said = [f"At lr {settings['lr']:g}, {steps_counted(settings)} and {runs.counted}"]
+    shares = {bits: _learned(runs, name) for bits, name in names.items()}
+    learn = least_learning(shares, threshold)
     if match is None:
-        said.append(f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32")
+        matches = f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32"
     else:
-        said.append(
-            f"learning as fp32 does takes {match} bits (B_match, within "
-            f"{tolerance:.2g} nats; {match / WIDEST:.3g} bytes a value in place of 4)"
+        matches = (
+            f"learning as fp32 does takes {match} bits (B_match, within {tolerance:.2g} nats; "
+            f"{match / WIDEST:.3g} bytes a value in place of 4)"
         )
     if all(share is None for share in shares.values()):
-        said.append(
+        learns = (
             "the published test has no answer, because fp32 itself does not improve by more than "
             "its batches scatter"
         )
     elif learn is None:
-        said.append(f"no width improves by more than {settings['threshold']:.0%} of fp32")
+        learns = f"no width improves by more than {threshold:.0%} of fp32"
     else:
-        above = all(
-            (share or 0) > settings["threshold"] for b, share in shares.items() if b > learn
-        )
+        above = all((share or 0) > threshold for b, share in shares.items() if b > learn)
         widths = f"from {learn} bits on" if above else f"at {learn} bits"
-        passed = f"the published test is passed {widths} (B_learn)"
+        learns = f"the published test is passed {widths} (B_learn)"
         if (gap := gaps[learn]) is not None and gap > tolerance:
-            passed += f", which are {gap:.2g} nats behind"
-        said.append(passed)
-    cycle = _cycle(settings, runs, match)
-    return f"{said[0]}, {'; '.join(said[1:])}.{cycle}"
+            learns += f", which are {gap:.2g} nats behind"
+    at = f"At lr {settings['lr']:g}, {steps_counted(settings)} and {runs.counted}"
+    return f"{at}, {matches}; {learns}.{_cycle(settings, runs, match)}"
 
 
 def _cycle(settings: Mapping[str, Any], runs: LabComparison, match: int | None) -> str:
     """The best cycle beside the static width that costs no more than it, or that matches."""
-    held = {f"cycle {n}": _held(runs, f"cycle {n}") for n in settings["periods"]}
-    known = {name: loss for name, loss in held.items() if loss is not None}
+    held = {n: runs.held(f"cycle {n}") for n in settings["periods"]}
+    known = {n: loss for n, loss in held.items() if loss is not None}
     if not known:
         return ""
     best = min(known, key=known.__getitem__)
-    cost = runs.compared[best].runs[0].facts["operations"]
+    cost = runs.compared[f"cycle {best}"].runs[0].facts["operations"]
     rivals = [b for b in settings["bits"] if b * b / WIDEST**2 <= cost]
     static = max(rivals, default=match)
-    if static is None or (beside := _held(runs, f"{static} bits")) is None:
+    if static is None or (beside := runs.held(f"{static} bits")) is None:
         return ""
-    price, periods = static * static / WIDEST**2, best.split()[1]
-    times = "one period" if periods == "1" else f"{periods} periods"
+    times = "one period" if best == 1 else f"{best} periods"
     apart = known[best] - beside
-    if not runs.clears(apart):
-        wins = "shows no difference that this run can see"
-    else:
+    wins = "shows no difference that this run can see"
+    if runs.clears(apart):
         wins = f"ends {abs(apart):.2g} nats {'behind' if apart > 0 else 'ahead'}"
     return (
         f" The best cycle ({settings['low']} to {settings['high']} bits in {times}, {cost:.0%} of "
-        f"the bit operations of 8 bits) {wins} beside a fixed {static} bits ({price:.0%})."
+        f"the bit operations of 8 bits) {wins} beside a fixed {static} bits "
+        f"({static * static / WIDEST**2:.0%})."
     )

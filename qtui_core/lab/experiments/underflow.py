@@ -16,61 +16,44 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import Job, See
+from qtui_core.lab.catalog import STORED
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
-from qtui_core.lab.numerics.terms import (
-    LabTerm,
-    check_decay,
-    term_rows,
-    terms,
-    terms_sentence,
+from qtui_core.lab.numerics.walks import check_decay, grown_scales, one_weight, terms
+from qtui_core.lab.results import (
+    Cell,
+    Density,
+    Findings,
+    Job,
+    LabColumn,
+    LabLine,
+    See,
+    findings,
 )
-from qtui_core.lab.numerics.walks import (
-    GROWN,
-    GrownScales,
-    OneWeight,
-    codes_sentence,
-    grown_chart,
-    grown_scales,
-    one_weight,
-    scales_sentence,
-    walks_chart,
-)
-from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
+from qtui_core.lab.training import updates
 from qtui_core.lab.training.comparison import LabComparison, TrainedComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, stored_weights
-from qtui_core.lab.training.updates import (
-    ENOUGH,
-    RATES,
-    Sums,
-    UpdateShares,
-    cures_of,
-    enough_from,
-    kept_text,
-    kept_words,
-    reach,
-    shares_of,
-    too_little,
-    wanted_updates,
-)
 
-_STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: The number of cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
 _LEFT, _RIGHT, _LOW, _HIGH = -16.0, 1.0, -26.0, -4.0
+COLUMNS: Final = (
+    LabColumn("stored", "stored as"),
+    LabColumn("lr", "lr"),
+    LabColumn("part", "part"),
+    LabColumn("lost", "lost", "share"),
+    LabColumn("kept", "kept", "share"),
+    LabColumn("gain", "of fp32's gain", "share"),
+    LabColumn("d", "d train", "nats"),
+    LabColumn("diverged", "diverged"),
+    LabColumn("judged", "judged"),
+)
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How much of an update arrives.
-
-    Attributes:
-        stored, lr: the format, the learning rate.
-        group: "all", or a part of the model.
-        lost, kept: shares.
-        elements: the number of elements whose wanted update is not zero.
-    """
+    """The shares of an update that are lost and kept in a format at a rate; of `group`, which is
+    "all" or a part of the model, with so many elements whose wanted update is not zero."""
 
     stored: str
     lr: float
@@ -87,22 +70,22 @@ class Updates:
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
-    shares: tuple[UpdateShares, ...] = ()
+    shares: tuple[updates.UpdateShares, ...] = ()
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """The updates, the single weight, the terms of the optimizer, and a short run for each way to
     store weights. Raises UsageError for a decay that takes away more than there is."""
     check_decay(settings)
+    store = settings["store"]
     found = [
-        Job("updates", partial(updates, settings, model), Updates, 6),
-        Job("one weight", one_weight, tuple[OneWeight, ...], 2),
-        Job("scales", grown_scales, GrownScales, 1),
+        Job("updates", partial(kept_by, settings, model), Updates, 6),
+        Job("one weight", one_weight, Findings, 2),
+        Job("scales", partial(grown_scales, store), Findings, 1),
     ]
-    if not STORAGES[settings["store"]].whole:
-        found.append(Job("terms", partial(terms, settings), tuple[LabTerm, ...], 2))
-    recipe = partial(recipe_of, settings["store"])
-    names = ("nearest", "stochastic")
+    if STORAGES[store].mantissa_bits is not None:
+        found.append(Job("terms", partial(terms, settings), Findings, 2))
+    names, recipe = ("nearest", "stochastic"), partial(recipe_of, store)
     runs = TrainedComparison(settings, model, names, recipe, lambda name: 0.3, before=True, more=0)
     return found + runs.jobs()
 
@@ -113,24 +96,25 @@ def recipe_of(store: str, name: str, seed: int) -> Recipe:
     return stored_weights(STORAGES[store], drawn)
 
 
-def updates(settings: Mapping[str, Any], model: str, see: See) -> Updates:
+def kept_by(settings: Mapping[str, Any], model: str, see: See) -> Updates:
     """Lost and kept shares by format and rate, and at `lr` also by part of the model; those of each
     tensor in the format `store`."""
     subject = subject_of(TASKS["prose"], model, settings["text"])
     lr, store = settings["lr"], settings["store"]
-    wanted = wanted_updates(subject, see)
-    rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
+    wanted = updates.wanted_updates(subject, see)
     reaches = []
-    for stored in _STORED:
-        for rate in rates:
-            groups: dict[str, list[Sums]] = {}
+    for stored in STORED:
+        for rate in sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True):
+            groups: dict[str, list[updates.Sums]] = {}
             for name, (weight, u) in wanted.items():
-                found = reach(STORAGES[stored], weight, -rate * u)
-                groups.setdefault("all", []).append(found)
-                if rate == lr:
-                    groups.setdefault(group_of(name, weight), []).append(found)
-            reaches += [_summed(stored, rate, group, parts) for group, parts in groups.items()]
-    shares = tuple(shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
+                sums = updates.reach(STORAGES[stored], weight, -rate * u)
+                for group in ("all", group_of(name, weight)) if rate == lr else ("all",):
+                    groups.setdefault(group, []).append(sums)
+            for group, parts in groups.items():
+                elements, lost, kept, due = (sum(column) for column in zip(*parts, strict=True))
+                lost, kept = lost / (elements or 1), kept / (due or 1)
+                reaches.append(Reach(stored, rate, group, lost, kept, int(elements)))
+    shares = tuple(updates.shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
     return Updates(tuple(reaches), _plane(wanted, lr), shares)
 
 
@@ -141,12 +125,6 @@ def group_of(name: str, weight: torch.Tensor) -> str:
     if "embed" in name:
         return "embedding"
     return "output" if "lm_head" in name else "matrices"
-
-
-def _summed(stored: str, lr: float, group: str, parts: list[Sums]) -> Reach:
-    elements, lost, arrived, wanted = (sum(column) for column in zip(*parts, strict=True))
-    shares = lost / (elements or 1), arrived / (wanted or 1)
-    return Reach(stored, lr, group, *shares, int(elements))
 
 
 def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -> Any:
@@ -174,66 +152,38 @@ def threshold(storage: Storage, magnitude: float) -> float:
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The table of shares, the picture of the updates with thresholds, the curves, and a
     sentence."""
-    store = settings["store"]
+    store, lr = settings["store"], settings["lr"]
     found: Updates | None = outcomes.get("updates")
-    runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)
-    columns: tuple[LabColumn, ...] = (
-        LabColumn("stored", "stored as"),
-        LabColumn("lr", "lr"),
-        LabColumn("part", "part"),
-        LabColumn("lost", "lost", "share"),
-        LabColumn("kept", "kept", "share"),
-        LabColumn("gain", "of fp32's gain", "share"),
-        LabColumn("d", "d train", "nats"),
-    )
+    runs = LabComparison(("nearest", "stochastic"), settings, outcomes)
     rows: list[dict[str, Cell]] = [
         {"stored": r.stored, "lr": r.lr, "part": r.group, "lost": r.lost, "kept": r.kept}
         for r in (found.reaches if found else ())
         if r.group == "all" or r.stored == store
     ]
-    ran = list(runs.rows())
     rows += [
         {
             "stored": f"{store} {row['recipe']}, {steps_counted(settings)} run",
-            "lr": settings["lr"],
+            "lr": lr,
             "part": "all",
             "gain": runs.share_of_gain(str(row["recipe"])),
             "d": row["d"],
             "diverged": row["diverged"],
         }
-        for row in ran
+        for row in runs.rows()
     ]
-    if any(row["diverged"] for row in ran):
-        columns = (*columns, LabColumn("diverged", "diverged"))
-    pictures: list[Picture] = []
-    if found is not None:
-        pictures.append(_picture(found, settings["lr"], store))
-    pictures += runs.charts(f"weights stored as {store}, lr {settings['lr']:g}")
-    if weights := outcomes.get("one weight"):
-        pictures.append(walks_chart(weights))
-    grown: GrownScales | None = outcomes.get("scales")
-    if grown is not None:
-        pictures.append(grown_chart(grown))
-        rows += [
-            {
-                "stored": f"int8, scales in {name}, {GROWN[1]} times × {GROWN[0]}",
-                "part": "scales",
-                "kept": grown.kept(name),
-            }
-            for name in grown.courses
-        ]
-    acting: tuple[LabTerm, ...] = outcomes.get("terms", ())
-    if acting:
-        columns = (*columns, LabColumn("judged", "judged"))
-        rows += term_rows(acting, store)
-    verdict = "" if found is None else _verdict(settings, found, runs)
-    if grown is not None and store == "int8":
-        verdict = f"{verdict} {scales_sentence(grown)}".strip()
-    notes = [runs.chaotic] if runs.chaotic else []
-    if grown is not None:
-        notes.append(codes_sentence(grown))
-    notes += filter(None, (terms_sentence(acting, store),))
-    return Findings(columns, tuple(rows), tuple(pictures), verdict, runs.floor, tuple(notes))
+    return findings(
+        COLUMNS,
+        rows,
+        [
+            None if found is None else _picture(found, lr, store),
+            runs.chart(f"weights stored as {store}, lr {lr:g}"),
+        ],
+        ["" if found is None else _verdict(settings, found, runs)],
+        runs.floor,
+        [runs.chaotic],
+        spare=("diverged", "judged"),
+        parts=map(outcomes.get, ("one weight", "scales", "terms")),
+    )
 
 
 def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -> str:
@@ -244,18 +194,18 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
-    said = f"At lr {lr:g} {name} weights keep {kept_text(here.kept)} of each step"
-    short = too_little(found.shares)
-    if short and here.kept > ENOUGH:
-        said += f", but {kept_words(short)}"
+    said = f"At lr {lr:g} {name} weights keep {updates.kept_text(here.kept)} of each step"
+    short = updates.too_little(found.shares)
+    if short and here.kept > updates.ENOUGH:
+        said += f", but {updates.kept_words(short)}"
+    if runs.broken:
+        return f"{said}. {runs.broken}"
     gain = runs.share_of_gain("nearest")
-    if broken := runs.broken:
-        return f"{said}. {broken}"
     nearest = runs.compared.get("nearest")
     how = None if nearest is None else runs.seen("nearest")
     if nearest is not None and how == "diverged":
         said += f", and the run with these weights diverged, {nearest.diverged}"
-    elif nearest is not None and how == "worse" and (gain is None or gain > ENOUGH):
+    elif nearest is not None and how == "worse" and (gain is None or gain > updates.ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
         said += (
             f", but after {steps_counted(settings)} their training loss is "
@@ -268,12 +218,12 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     drawn = runs.share_of_gain("stochastic")
     if drawn is None and "stochastic" in runs.compared:
         drawn = float(runs.seen("stochastic") in ("no difference", "better"))
-    said = f"{said}; {cures_of(found.shares, short, store, drawn)} would help."
+    said = f"{said}; {updates.cures_of(found.shares, short, store, drawn)} would help."
     if not short:
         return said
-    least = enough_from(found.shares)
-    rates = f"at no lr up to {RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
-    return f"{said} {name} alone keeps {ENOUGH:.0%} of every tensor {rates}."
+    least = updates.enough_from(found.shares)
+    rates = f"at no lr up to {updates.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
+    return f"{said} {name} alone keeps {updates.ENOUGH:.0%} of every tensor {rates}."
 
 
 def _of_gain(share: float) -> str:
@@ -287,11 +237,10 @@ def _picture(found: Updates, lr: float, store: str) -> Density:
     lines = []
     for name in dict.fromkeys((store, "bf16")):
         storage = STORAGES[name]
-        if storage.mantissa_bits is None or storage.scales != "none":
-            continue
-        xs = tuple(_LEFT + (_RIGHT - _LEFT) * i / 200 for i in range(200))
-        ys = tuple(math.log2(threshold(storage, 2.0**x)) for x in xs)
-        lines.append(LabLine(f"{name} loses what is below", ys, xs))
+        if storage.mantissa_bits is not None and storage.scales == "none":
+            xs = tuple(_LEFT + (_RIGHT - _LEFT) * i / 200 for i in range(200))
+            ys = tuple(math.log2(threshold(storage, 2.0**x)) for x in xs)
+            lines.append(LabLine(f"{name} loses what is below", ys, xs))
     title = f"updates at lr {lr:g} over the weights they move"
     axes = ("log2 |weight|", "log2 |update|", _LEFT, _RIGHT, _LOW, _HIGH)
     return Density(title, *axes, found.counts, tuple(lines))

@@ -14,13 +14,6 @@ from qtui_core.lab.results import ExponentHistogram, FormatSpan
 _TAIL: Final = 1e-3
 
 
-def span(format_name: str) -> FormatSpan:
-    """The range of a format, as a bar under a histogram."""
-    found = float_format(format_name)
-    low, whole, high = (math.log2(x) for x in (found.min_positive, found.min_normal, found.max))
-    return FormatSpan(found.title, low, whole, high)
-
-
 def histogram(
     title: str,
     series: Iterable[tuple[str, Magnitudes]],
@@ -34,16 +27,13 @@ def histogram(
         return None
     first = min(_field_of(found, _TAIL) for _, found in kept)
     last = max(_field_of(found, 1.0) for _, found in kept)
-    return ExponentHistogram(
-        title,
-        first - BIAS,
-        tuple(
-            (name, (sum(found.counts[: first + 1]), *found.counts[first + 1 : last + 1]))
-            for name, found in kept
-        ),
-        tuple(map(span, formats)),
-        shift,
+    counts = tuple(
+        (name, (sum(found.counts[: first + 1]), *found.counts[first + 1 : last + 1]))
+        for name, found in kept
     )
+    ranges = [(f.title, f.min_positive, f.min_normal, f.max) for f in map(float_format, formats)]
+    spans = tuple(FormatSpan(name, *map(math.log2, ends)) for name, *ends in ranges)
+    return ExponentHistogram(title, first - BIAS, counts, spans, shift)
 
 
 def _field_of(found: Magnitudes, share: float) -> int:

@@ -1,9 +1,10 @@
-"""The three products of a linear layer with quantized operands. They are emulated: dequantized
-values are multiplied in float32."""
+"""The three products of a linear layer with quantized operands, and the gradient of a model with
+some of them. They are emulated: dequantized values are multiplied in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
-from qtui_core.lab.numerics.rounding import EXACT, Operand, rotated, rotation
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.lab.numerics.rounding import EXACT, Operand, Random, rotated, rotation
+from qtui_core.lab.training.tasks import loss_of
+from qtui_core.loading.hooks import hooked
 
 #: The size of the rotation in the published NVFP4 recipe.
 _ROTATED: Final = 16
@@ -56,9 +59,6 @@ class Products:
         if forward:
             return Products(self.x, self.w)
         return replace(self, x=EXACT, w=EXACT)
-
-
-Random = torch.Generator | None
 
 
 def alike(operand: Operand, gradient: Operand | None = None) -> Products:
@@ -117,10 +117,9 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
-def inner_linears(model: nn.Module) -> list[str]:
-    """The names of all linear layers except the output head. Raises ModelError if there are
-    none."""
-    found = [name for name in linears(model) if not is_head(name)]
+def inner_linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """All linear layers by name, except the output head. Raises ModelError if there are none."""
+    found = {name: module for name, module in linears(model).items() if not is_head(name)}
     if not found:
         raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
     return found
@@ -136,21 +135,11 @@ def layer_of(name: str) -> int | None:
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
-def convert(
-    model: nn.Module,
-    names: Iterable[str],
-    make: Callable[[nn.Linear], nn.Module],
-) -> tuple[str, ...]:
-    """Replaces each named linear layer by the module that `make` returns for it. Returns the names
-    of the replaced layers."""
-    done = []
-    for name in names:
+def convert(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
+    """Replaces the modules of these names."""
+    for name, module in modules.items():
         parent, _, last = name.rpartition(".")
-        owner = model.get_submodule(parent)
-        linear = getattr(owner, last)
-        setattr(owner, last, make(linear))
-        done.append(name)
-    return tuple(done)
+        setattr(model.get_submodule(parent), last, module)
 
 
 #: Schemes by name, as in published recipes. Scales of both operands vary only along axes that are
@@ -168,13 +157,8 @@ SCHEMES: Final[dict[str, Products]] = {
     "fp8 tensor e5m2": alike(Operand("e4m3", "tensor"), Operand("e5m2", "tensor")),
     "fp8 tensor": alike(Operand("e4m3", "tensor")),
     "fp8 row": alike(Operand("e4m3", "row")),
-    "fp8 blocks": Products(
-        Operand("e4m3", "group"),
-        Operand("e4m3", "block"),
-        Operand("e4m3", "group"),
-        Operand("e4m3", "block"),
-        Operand("e4m3", "group"),
-        Operand("e4m3", "group"),
+    "fp8 blocks": replace(
+        alike(Operand("e4m3", "group")), w=Operand("e4m3", "block"), w_dx=Operand("e4m3", "block")
     ),
     "mxfp8": alike(Operand("e4m3", "mx")),
     "mxfp4": alike(Operand("e2m1", "mx")),
@@ -192,3 +176,71 @@ NVFP4_PARTS: Final = {
     "nvfp4 rotated": replace(SCHEMES["nvfp4"], turned=True),
     "nvfp4 full": SCHEMES["nvfp4 full"],
 }
+
+
+def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
+    """(the gradient over all trainable parameters, float32 `[parameters]`; the loss in nats per
+    token) for token ids int64 `[batch, length]`. The loss is multiplied by `scale` and the gradient
+    divided by it, as with loss scaling.
+
+    Raises UsageError for a gradient that is not finite, with which nothing can be compared.
+    """
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(model, ids)
+    (loss * scale).backward()
+    parts = [
+        (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).float()
+        for p in model.parameters()
+        if p.requires_grad
+    ]
+    model.zero_grad(set_to_none=True)
+    found = torch.cat(parts) / scale
+    check_finite(loss, [found])
+    return found, float(loss.detach())
+
+
+def check_finite(loss: torch.Tensor, gradients: Iterable[torch.Tensor]) -> None:
+    """Raises UsageError for gradients that are not finite."""
+    if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+        raise UsageError(
+            f"The gradient is not finite at a loss of {float(loss.detach()):.4g}, so nothing can "
+            f"be compared with it; look for weights that are not finite."
+        )
+
+
+@contextmanager
+def quantized(
+    model: nn.Module, schemes: Mapping[str, Products], random: Random = None
+) -> Iterator[None]:
+    """Within the block, the linear layers named in `schemes` have quantized products."""
+    kept = {name: module for name, module in linears(model).items() if name in schemes}
+    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
+    try:
+        yield
+    finally:
+        convert(model, kept)
+
+
+@contextmanager
+def gradients_seen(
+    modules: Mapping[str, nn.Module], tell: Callable[[str, torch.Tensor, torch.Tensor], None]
+) -> Iterator[None]:
+    """Within the block, `tell(name, x, gradient)` is called in each backward pass with the input of
+    a module and the gradient of its output."""
+
+    def after(name: str, x: torch.Tensor, output: torch.Tensor) -> None:
+        def backward(gradient: torch.Tensor) -> None:
+            tell(name, x, gradient)
+
+        if output.requires_grad:
+            output.register_hook(backward)
+
+    with hooked(modules, after):
+        yield
+
+
+def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
+    """|made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
+    norm = float(exact.double().norm())
+    off = float((made.double() - exact.double()).norm())
+    return off / norm if norm else (0.0 if not off else float("inf"))

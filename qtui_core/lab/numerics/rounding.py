@@ -22,8 +22,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.spec import FloatFormat
 
-#: The granularity of scales: "tensor", "row", or "none" without scales.
-Scales = str
+Random = torch.Generator | None
 
 
 @dataclass(frozen=True)
@@ -44,24 +43,20 @@ class Storage:
     mantissa_bits: int | None
     least_exponent: int
     largest: float
-    scales: Scales
+    scales: str
     nbytes: float
 
     @property
-    def whole(self) -> bool:
-        """Whether its numbers are integers times a scale."""
-        return self.mantissa_bits is None
+    def unscaled(self) -> Storage:
+        """The same format without a scale."""
+        return replace(self, scales="none")
 
     def scale_of(self, x: torch.Tensor) -> torch.Tensor:
         """The scale of a tensor: float32 `[]`, or `[..., 1]` with a scale per row. It is 1 if the
         format has no scale, or for values that are all zero."""
         if self.scales == "none":
             return x.new_ones(())
-        if self.scales == "row" and x.dim() > 1:
-            most = x.abs().amax(dim=-1, keepdim=True)
-        else:
-            most = x.abs().amax()
-        return _safe(most / self.largest)
+        return _safe(_absmax(x, self.scales == "row" and x.dim() > 1) / self.largest)
 
     def step_of(self, x: torch.Tensor) -> torch.Tensor:
         """The spacing of the format at each value of `x`, both in units of the scale."""
@@ -84,11 +79,14 @@ class Storage:
         scale = self.scale_of(x) if scale is None else scale
         return (x / scale).clamp(-self.largest, self.largest).to(cast).float() * scale
 
+    def rounded(
+        self, x: torch.Tensor, random: Random, scale: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`x` as stored, rounded stochastically with numbers of `random`, without it to nearest."""
+        return self.nearest(x, scale) if random is None else self.stochastic(x, random, scale)
+
     def stochastic(
-        self,
-        x: torch.Tensor,
-        generator: torch.Generator | None = None,
-        scale: torch.Tensor | None = None,
+        self, x: torch.Tensor, generator: Random = None, scale: torch.Tensor | None = None
     ) -> torch.Tensor:
         """`x` as stored, rounded up with a probability equal to the fraction of the way up: float32
         in the same shape. Uses `scale`, or the tensor's own scale if it is None."""
@@ -132,20 +130,14 @@ _CASTS: Final = {
 }
 
 
-def _float(name: str, scales: Scales) -> Storage:
+def _float(name: str, scales: str) -> Storage:
     found = FORMATS[name]
     assert isinstance(found, FloatFormat)
-    return Storage(
-        name,
-        found.mantissa_bits,
-        1 - found.bias,
-        float(found.max),
-        scales,
-        found.storage_bits / 8,
-    )
+    range_of = found.mantissa_bits, 1 - found.bias, float(found.max)
+    return Storage(name, *range_of, scales, found.storage_bits / 8)
 
 
-def integers(bits: int, scales: Scales = "row") -> Storage:
+def integers(bits: int, scales: str = "row") -> Storage:
     """Integers of `bits` bits in [-q, q], q = 2^(bits-1) - 1, with a scale for each row by
     default."""
     largest = 2 ** (bits - 1) - 1
@@ -153,19 +145,10 @@ def integers(bits: int, scales: Scales = "row") -> Storage:
 
 
 STORAGES: Final[dict[str, Storage]] = {
-    "fp32": _float("fp32", "none"),
-    "bf16": _float("bf16", "none"),
-    "fp16": _float("fp16", "none"),
-    "e4m3": _float("e4m3", "tensor"),
-    "e5m2": _float("e5m2", "tensor"),
-    "e2m1": _float("e2m1", "tensor"),
+    **{name: _float(name, "none") for name in ("fp32", "bf16", "fp16")},
+    **{name: _float(name, "tensor") for name in ("e4m3", "e5m2", "e2m1")},
     **{f"int{bits}": integers(bits) for bits in range(2, 9)},
 }
-
-
-def unscaled(storage: Storage) -> Storage:
-    """The same format without a scale."""
-    return replace(storage, scales="none")
 
 
 @dataclass(frozen=True)
@@ -185,7 +168,7 @@ class Operand:
     scales: str = "none"
     stochastic: bool = False
 
-    def __call__(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, generator: Random = None) -> torch.Tensor:
         """The quantized values of `x` float32 `[rows, summed]`, in the same shape."""
         if self.storage == "fp32":
             return x
@@ -209,8 +192,7 @@ class Operand:
         decides ties: 0.6 % of random BF16 numbers lie half way between two codes of E5M2, and
         products would differ by 0.9 %."""
         storage = STORAGES[self.storage]
-        row = self.scales == "row"
-        most = (x.abs().amax(dim=-1, keepdim=True) if row else x.abs().amax()).double()
+        most = _absmax(x, self.scales == "row").double()
         times = (storage.largest / most).clamp_max(_MOST).to(x.dtype)
         times = torch.where(most > 0, times, torch.ones_like(times))
         return storage.nearest(x * times, x.new_ones(())) / times
@@ -249,6 +231,10 @@ TILES: Final[dict[str, tuple[int, int]]] = {
 }
 
 
+def _absmax(x: torch.Tensor, rows: bool) -> torch.Tensor:
+    return x.abs().amax(dim=-1, keepdim=True) if rows else x.abs().amax()
+
+
 def _safe(scale: torch.Tensor) -> torch.Tensor:
     """The scales with 0 replaced by 1, so that one can divide by them."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -270,7 +256,7 @@ def _untiled(tiles: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 EXACT: Final = Operand("fp32")
 
 
-def rotation(size: int, generator: torch.Generator | None = None) -> torch.Tensor:
+def rotation(size: int, generator: Random = None) -> torch.Tensor:
     """A random Hadamard rotation: orthogonal float32 `[size, size]` whose rows have random signs.
     `size` is a power of two."""
     matrix = torch.ones(1, 1)

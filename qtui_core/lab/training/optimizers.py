@@ -54,11 +54,10 @@ def make(name: str, named: Named, lr: float, betas: tuple[float, float], takes: 
     trained = [p for _, p in listed]
     settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": _EPSILON, "weight_decay": 0.0}
     match name:
-        case "fp32":
-            return torch.optim.AdamW(trained, **settings)
-        case "bf16":
+        case "fp32" | "bf16":
             optimizer = torch.optim.AdamW(trained, **settings)
-            optimizer.register_step_post_hook(_round_states)
+            if name == "bf16":
+                optimizer.register_step_post_hook(_round_states)
             return optimizer
         case "bitsandbytes 8-bit":
             with importing("AdamW8bit", "bitsandbytes"):
@@ -102,84 +101,6 @@ def eagerly() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def looked_up() -> Iterator[None]:
-    """A context in which torchao's optimizers run without compiling, and on a CPU look their codes
-    up in tables that their own search has filled, which else takes half of a step."""
-    with importing("An optimizer of low-bit states", "torchao"):
-        from torchao.optim import subclass_4bit, subclass_8bit
-    replaced = []
-    for module, name in (
-        (subclass_8bit, "quantize_8bit_with_qmap"),
-        (subclass_4bit, "quantize_4bit_with_qmap"),
-    ):
-        theirs = getattr(module, name, None)
-        if theirs is not None:  # otherwise this version of torchao is slower here
-            replaced.append((module, name, theirs))
-            setattr(module, name, quick_search(theirs))
-    try:
-        with eagerly():
-            yield
-    finally:
-        for module, name, theirs in replaced:
-            setattr(module, name, theirs)
-
-
-#: A function that finds the codes of numbers: float32 of any shape and the values of all codes in
-#: ascending order, to uint8 in that shape.
-Search = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def quick_search(search: Search) -> Search:
-    """The same search, by a table for each set of values. Codes must not fall as numbers rise."""
-    tables: dict[bytes, tuple[torch.Tensor, torch.Tensor] | None] = {}
-
-    def found(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "cpu" or x.dtype is not torch.float32:
-            return search(x, values)
-        key = values.numpy().tobytes()
-        if key not in tables:
-            tables[key] = _table(search, values)
-        table = tables[key]
-        if table is None:
-            return search(x, values)
-        codes, edges = table
-        flat = x.reshape(-1)
-        cell = (flat.view(torch.int32) >> _LOWER).add_(1 << _LOWER - 1)
-        above = flat >= edges.index_select(0, cell)
-        return codes.index_select(0, cell).add_(above).view(x.shape)
-
-    return found
-
-
-#: Bits of a float32 that differ within a cell of a table.
-_LOWER: Final = 16
-
-
-def _table(search: Search, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """For each cell, which are the numbers with the same upper bits: its lower code, uint8, and the
-    least number with the next code, float32, NaN if the cell has one code. None if a cell within
-    [-1, 1] has more than two."""
-    upper = torch.arange(-(1 << _LOWER - 1), 1 << _LOWER - 1, dtype=torch.int32) << _LOWER
-
-    def codes(lower: torch.Tensor) -> torch.Tensor:
-        return search((upper | lower).view(torch.float32), values).int()
-
-    at = torch.zeros_like(upper)
-    first, last = codes(at), codes(at + (1 << _LOWER) - 1)
-    for bit in reversed(range(_LOWER)):  # the last with the code of the first
-        tried = at | 1 << bit
-        at = torch.where(codes(tried) == first, tried, at)
-    # The numbers of a cell rise with their lower bits if they are positive, and fall if not.
-    rises = upper >= 0
-    least = torch.where(rises, first, last)
-    two = first != last
-    if bool((two & ((last - first).abs() > 1) & (upper.view(torch.float32).abs() < 1)).any()):
-        return None
-    edge = (upper | torch.where(rises & two, at + 1, at)).view(torch.float32)
-    return least.to(torch.uint8), torch.where(two, edge, torch.nan)
-
-
 def state_bytes(name: str, optimizer: Any, named: Named) -> int:
     """The bytes of the states, without the tables of levels: codes and scales, or numbers of four
     bytes. Where BF16 is emulated in float32, two bytes are counted."""
@@ -192,9 +113,9 @@ def state_bytes(name: str, optimizer: Any, named: Named) -> int:
     return found // 2 if name == "bf16" else found
 
 
-def codes_of(optimizer: Any) -> dict[str, tuple[torch.Tensor, int]]:
-    """How often each code occurs in "m" and "v": int64 counts, and the bits of a code. Empty for
-    states that are not codes."""
+def codes_of(optimizer: Any) -> dict[str, torch.Tensor]:
+    """How often each code occurs in "m" and "v": int64 counts `[2^bits]`. Empty for states that are
+    not codes."""
     found: dict[str, list[torch.Tensor]] = {}
     bits = 8
     for state in optimizer.state.values():
@@ -207,7 +128,7 @@ def codes_of(optimizer: Any) -> dict[str, tuple[torch.Tensor, int]]:
             if codes.numel() * 2 == held.numel():  # two 4-bit codes in a byte
                 flat, bits = torch.cat([flat >> 4, flat & 15]), 4
             found.setdefault(moment, []).append(torch.bincount(flat, minlength=2**bits))
-    return {moment: (torch.stack(counts).sum(0), bits) for moment, counts in found.items()}
+    return {moment: torch.stack(counts).sum(0) for moment, counts in found.items()}
 
 
 def entropy(counts: torch.Tensor) -> float:
@@ -231,6 +152,4 @@ def drift(name: str) -> tuple[float, float]:
         optimizer.step()
     moved = (parameter.detach() - start)[~touched].abs()
     most = float(moved.max())
-    if not math.isfinite(most):
-        return 1.0, math.inf
-    return float((moved > 0).double().mean()), most
+    return (float((moved > 0).double().mean()), most) if math.isfinite(most) else (1.0, math.inf)

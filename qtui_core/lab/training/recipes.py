@@ -7,8 +7,9 @@ the numbers they stand for, which says nothing about speed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
@@ -19,6 +20,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.extras import importing
 from qtui_core.lab.numerics.products import (
     SCHEMES,
+    Products,
     QuantizedLinear,
     convert,
     inner_linears,
@@ -32,8 +34,19 @@ from qtui_core.lab.training.twins import Recipe
 #: Which layers a recipe converts: the linear layers except the head, those of feed-forward parts,
 #: or all.
 Part = Literal["body", "feed-forward", "all"]
+#: Changes the layers of these names in a model; random rounding has this seed.
+Prepare = Callable[[nn.Module, Collection[str], int], None]
 #: Parts of the names of feed-forward layers in the families of transformers.
 _FEED_FORWARD: Final = ("mlp", "feed_forward", "ffn", "fc1", "fc2", "w1", "w2", "w3")
+
+
+def _as_it_is(model: nn.Module, names: Collection[str], seed: int) -> None:
+    """All that a recipe does is in its context."""
+
+
+def _bf16() -> AbstractContextManager[Any]:
+    """Weights, optimizer states and losses stay float32."""
+    return torch.autocast("cpu", torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -42,18 +55,21 @@ class LowBitRecipe:
 
     Attributes:
         by: whose code computes: "torch", "torchao", or "emulated".
-        build: makes the recipe from a function that names the layers of a model to convert, and
-            from the seed for random rounding.
+        prepare: converts the layers.
         part: what is converted.
         drawn: whether it rounds at random.
         cure: the recipe to use instead where this one is worse than float32.
+        context, around, optimizer: as of a Recipe.
     """
 
     by: str
-    build: Callable[[Callable[[nn.Module], Sequence[str]], int], Recipe]
+    prepare: Prepare
     part: Part = "body"
     drawn: bool = False
     cure: str = ""
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    optimizer: Callable[[Any, float], Any] | None = None
 
     @property
     def timed(self) -> bool:
@@ -61,34 +77,32 @@ class LowBitRecipe:
         return "emulated" not in self.by
 
 
-def recipe_named(name: str, seed: int, told: list[str]) -> Recipe:
+def recipe_named(name: str, seed: int, notes: list[str]) -> Recipe:
     """The recipe of that name, whose random rounding is seeded with `seed`. When it prepares its
-    model, it appends to `told` which linear layers it converts and which it leaves.
+    model, it appends to `notes` which linear layers it converts and which it leaves.
 
     Preparing raises ModelError for a model of which it converts nothing, MissingLibrary if a
     library lacks something, UsageError for layers of sizes that the library does not accept.
     """
     row = RECIPES[name]
 
-    def names(model: nn.Module) -> list[str]:
+    def prepare(model: nn.Module) -> None:
         every = list(linears(model))
-        chosen = [name for name in every if _belongs(name, row.part)]
+        chosen = [layer for layer in every if _belongs(layer, row.part)]
         if not chosen:
             raise ModelError(f"The model has no linear layer that {name} converts ({row.part}).")
-        left = [name for name in every if name not in set(chosen)]
-        told.append(f"{len(chosen)} of {len(every)} linear layers converted: {patterns(chosen)}")
-        told.append(f"left as they are: {patterns(left) or 'none'}")
-        return chosen
+        left = [layer for layer in every if layer not in set(chosen)]
+        notes.append(f"{len(chosen)} of {len(every)} linear layers converted: {patterns(chosen)}")
+        notes.append(f"left as they are: {patterns(left) or 'none'}")
+        row.prepare(model, chosen, seed)
 
-    return row.build(names, seed)
+    return Recipe(prepare, row.optimizer, context=row.context, around=row.around)
 
 
 def _belongs(name: str, part: Part) -> bool:
-    if part == "all":
-        return True
-    if part == "body":
-        return not is_head(name)
-    return any(each in name.split(".") for each in _FEED_FORWARD)
+    if part == "feed-forward":
+        return any(word in name.split(".") for word in _FEED_FORWARD)
+    return part == "all" or not is_head(name)
 
 
 def patterns(names: Iterable[str]) -> str:
@@ -101,98 +115,37 @@ def patterns(names: Iterable[str]) -> str:
     return ", ".join(f"{p} ({count})" if "*" in p else p for p, count in counts.items())
 
 
-Names = Callable[[nn.Module], Sequence[str]]
+def _emulated(products: Products, model: nn.Module, names: Collection[str], seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    chosen = {name: module for name, module in linears(model).items() if name in names}
+    convert(model, {n: QuantizedLinear(one, products, random) for n, one in chosen.items()})
 
 
-def _products(scheme: str, *, half: str = "", autocast: bool = False) -> Any:
-    """A recipe with emulated products. `half` quantizes only the "forward" or only the "backward"
-    products. With `autocast` everything else runs in BF16."""
-
-    def build(names: Names, seed: int) -> Recipe:
-        products = SCHEMES[scheme]
-        if half:
-            products = products.only(forward=half == "forward")
-        random = torch.Generator().manual_seed(seed)
-
-        def prepare(model: nn.Module) -> None:
-            convert(model, names(model), lambda one: QuantizedLinear(one, products, random))
-
-        return Recipe(prepare, context=_autocast if autocast else nullcontext)
-
-    return build
-
-
-def _autocast() -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", torch.bfloat16)
-
-
-def _bf16(names: Names, seed: int) -> Recipe:
-    """A recipe that runs in BF16 what autocast does; weights, optimizer states and losses stay
-    float32."""
-
-    def prepare(model: nn.Module) -> None:
-        names(model)
-
-    return Recipe(prepare, context=_autocast)
-
-
-def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> Any:
-    """A recipe that converts the layers with a config of torchao.prototype.quantized_training."""
-
-    def build(names: Names, seed: int) -> Recipe:
-        def prepare(model: nn.Module) -> None:
-            with importing("This recipe", "torchao"):
-                from torchao.prototype import quantized_training
-                from torchao.quantization import quantize_
-            make = getattr(quantized_training, config, None)
-            if make is None:
-                raise UsageError(f"This version of torchao has no {config}, so this cannot run.")
-            chosen = set(names(model))
-            before = _told_of(model, chosen)
-            quantize_(model, make(**options), filter_fn=lambda module, name: name in chosen)
-            if torch.equal(_told_of(model, chosen), before):
-                raise UsageError(f"With this version of torchao {config} changes no product.")
-            torch.manual_seed(seed)  # it draws from torch's global generator
-
-        return Recipe(prepare, optimizer)
-
-    return build
-
-
-@torch.no_grad()
-def _told_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
-    """The output of one of the named layers for a fixed input of 32 tokens."""
-    layer: Any = model.get_submodule(next(iter(names)))
-    made: torch.Tensor = layer(torch.linspace(-1, 1, 32 * layer.in_features).view(32, -1))
-    return made
+def _quantized_training(
+    config: str, model: nn.Module, names: Collection[str], seed: int, **options: Any
+) -> None:
+    """With a config of torchao.prototype.quantized_training."""
+    with importing("This recipe", "torchao"):
+        from torchao.prototype import quantized_training
+        from torchao.quantization import quantize_
+    made = getattr(quantized_training, config)(**options)
+    quantize_(model, made, filter_fn=lambda module, name: name in names)
+    torch.manual_seed(seed)  # it draws from torch's global generator
 
 
 def _weight_only(model: nn.Module, lr: float) -> Any:
     """torchao's AdamW, the only one that its integer weights can be trained with: its arithmetic is
-    float32, and it rounds once. It runs the same code without compiling it."""
+    float32, and it rounds once."""
     with importing("Training of integer weights", "torchao"):
         from torchao.optim import _AdamW
     trained = [p for p in model.parameters() if p.requires_grad]
-    made = _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
-    return within(made, eagerly)
-
-
-def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -> Any:
-    """The same optimizer, whose steps run in a context."""
-    step = optimizer.step
-
-    def wrapped() -> Any:
-        with context():
-            return step()
-
-    optimizer.step = wrapped
-    return optimizer
+    return _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
 
 
 @contextmanager
 def to_nearest() -> Iterator[None]:
-    """A context in which torchao's integer weights round to nearest. They always round
-    stochastically, so torchao's function is replaced for that time."""
+    """A context in which torchao compiles nothing and its integer weights round to nearest. They
+    always round stochastically, so torchao's function is replaced for that time."""
     from torchao.prototype.quantized_training import int8
 
     theirs = int8.quantize_int8_rowwise
@@ -200,7 +153,8 @@ def to_nearest() -> Iterator[None]:
         tensor, False, **more
     )
     try:
-        yield
+        with eagerly():
+            yield
     finally:
         int8.quantize_int8_rowwise = theirs
 
@@ -208,14 +162,13 @@ def to_nearest() -> Iterator[None]:
 def grouped_linears(model: nn.Module, group: int) -> list[str]:
     """The linear layers but the head. Raises ModelError without any, UsageError if `group` does not
     divide the inputs of one."""
-    names = inner_linears(model)
-    for name in names:
-        layer: Any = model.get_submodule(name)
+    layers = inner_linears(model)
+    for name, layer in layers.items():
         if layer.in_features % group:
             raise UsageError(
                 f"--group {group} does not divide the {layer.in_features} inputs of {name}."
             )
-    return names
+    return list(layers)
 
 
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
@@ -237,88 +190,67 @@ def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     return model
 
 
-def _float8(recipe: str) -> Any:
-    """A recipe of torchao.float8, with the CPU's `_scaled_mm`."""
-
-    def build(names: Names, seed: int) -> Recipe:
-        def prepare(model: nn.Module) -> None:
-            with importing("This recipe", "torchao"):
-                from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-            chosen = set(names(model))
-            _sized(model, chosen, 16)
-            convert_to_float8_training(
-                model,
-                module_filter_fn=lambda module, name: name in chosen,
-                config=Float8LinearConfig.from_recipe_name(recipe),
-            )
-
-        return Recipe(prepare)
-
-    return build
-
-
-def _sized(model: nn.Module, names: Iterable[str], multiple: int) -> None:
-    """Raises UsageError for a layer of a size that the library does not accept."""
+def _float8(recipe: str, model: nn.Module, names: Collection[str], seed: int) -> None:
+    """With torchao.float8 and the CPU's `_scaled_mm`, which takes only layers of some sizes."""
+    with importing("This recipe", "torchao"):
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     for name in names:
-        layer: Any = model.get_submodule(name)
-        if layer.in_features % multiple or layer.out_features % multiple:
+        outputs, inputs = model.get_parameter(f"{name}.weight").shape
+        if inputs % 16 or outputs % 16:
             raise UsageError(
-                f"torchao takes layers whose sizes are multiples of {multiple}; {name} has "
-                f"{layer.in_features} inputs and {layer.out_features} outputs."
+                f"torchao takes layers whose sizes are multiples of 16; {name} has {inputs} inputs "
+                f"and {outputs} outputs."
             )
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    convert_to_float8_training(
+        model, module_filter_fn=lambda module, name: name in names, config=config
+    )
 
 
+def _row(scheme: str, cure: str, drawn: bool = False) -> LowBitRecipe:
+    return LowBitRecipe("emulated", partial(_emulated, SCHEMES[scheme]), drawn=drawn, cure=cure)
+
+
+def _flow(scheme: str, cure: str) -> LowBitRecipe:
+    """FP8 products in feed-forward parts; everything else runs in BF16."""
+    emulated, by = partial(_emulated, SCHEMES[scheme]), "torch, fp8 emulated"
+    return LowBitRecipe(by, emulated, "feed-forward", cure=cure, context=_bf16)
+
+
+_INT8: Final = partial(_quantized_training, "int8_weight_only_quantized_training")
+_FULL: Final = SCHEMES["nvfp4 full"]
 #: Every recipe, in the order of the table. The nvfp4 recipe "full" has stochastic gradients, a
 #: rotation before dW, and weights in tiles; "forward" and "backward" are the same with only these
-#: products quantized.
+#: products quantized. torchao has two ways of mixed precision; torch 2.13 does not call the one
+#: with a tensor subclass.
 RECIPES: Final[dict[str, LowBitRecipe]] = {
-    "bf16": LowBitRecipe("torch", _bf16, "all"),
+    "bf16": LowBitRecipe("torch", _as_it_is, "all", context=_bf16),
     "int8 mixed": LowBitRecipe(
-        "torchao",  # torchao has two ways; torch 2.13 does not call the one with a tensor subclass.
-        _quantized_training("Int8MixedPrecisionTrainingConfig", module_swap=True),
+        "torchao",
+        partial(_quantized_training, "Int8MixedPrecisionTrainingConfig", module_swap=True),
         cure="bf16",
     ),
     "int8 weights": LowBitRecipe(
-        "torchao",
-        _quantized_training("int8_weight_only_quantized_training", _weight_only),
-        drawn=True,
-        cure="int8 mixed",
+        "torchao", _INT8, drawn=True, cure="int8 mixed", around=eagerly, optimizer=_weight_only
     ),
     "int8 weights nearest": LowBitRecipe(
-        "torchao",
-        _quantized_training(
-            "int8_weight_only_quantized_training",
-            lambda model, lr: within(_weight_only(model, lr), to_nearest),
-        ),
-        cure="int8 weights",
+        "torchao", _INT8, cure="int8 weights", around=to_nearest, optimizer=_weight_only
     ),
-    "int8 tiles": LowBitRecipe("emulated", _products("int8 tile"), cure="int8 mixed"),
-    "fp8 flow": LowBitRecipe(
-        "torch, fp8 emulated",
-        _products("fp8 unscaled", autocast=True),
-        "feed-forward",
-        cure="fp8 flow scaled",
-    ),
-    "fp8 flow scaled": LowBitRecipe(
-        "torch, fp8 emulated",
-        _products("fp8 tensor e5m2", autocast=True),
-        "feed-forward",
-        cure="bf16",
-    ),
-    "float8 tensor": LowBitRecipe("torchao", _float8("tensorwise"), cure="bf16"),
-    "float8 row": LowBitRecipe("torchao", _float8("rowwise"), cure="bf16"),
-    "mxfp8": LowBitRecipe("emulated", _products("mxfp8"), cure="bf16"),
-    "mxfp4": LowBitRecipe("emulated", _products("mxfp4"), cure="nvfp4 backward"),
-    "nvfp4": LowBitRecipe("emulated", _products("nvfp4"), cure="nvfp4 backward"),
-    "nvfp4 full": LowBitRecipe(
-        "emulated", _products("nvfp4 full"), drawn=True, cure="nvfp4 backward"
-    ),
+    "int8 tiles": _row("int8 tile", "int8 mixed"),
+    "fp8 flow": _flow("fp8 unscaled", "fp8 flow scaled"),
+    "fp8 flow scaled": _flow("fp8 tensor e5m2", "bf16"),
+    "float8 tensor": LowBitRecipe("torchao", partial(_float8, "tensorwise"), cure="bf16"),
+    "float8 row": LowBitRecipe("torchao", partial(_float8, "rowwise"), cure="bf16"),
+    "mxfp8": _row("mxfp8", "bf16"),
+    "mxfp4": _row("mxfp4", "nvfp4 backward"),
+    "nvfp4": _row("nvfp4", "nvfp4 backward"),
+    "nvfp4 full": _row("nvfp4 full", "nvfp4 backward", drawn=True),
     "nvfp4 forward": LowBitRecipe(
-        "emulated", _products("nvfp4 full", half="forward"), cure="nvfp4 backward"
+        "emulated", partial(_emulated, _FULL.only(forward=True)), cure="nvfp4 backward"
     ),
     "nvfp4 backward": LowBitRecipe(
-        "emulated", _products("nvfp4 full", half="backward"), drawn=True, cure="bf16"
+        "emulated", partial(_emulated, _FULL.only(forward=False)), drawn=True, cure="bf16"
     ),
-    "int4 rows": LowBitRecipe("emulated", _products("int4 row"), cure="int8 mixed"),
-    "bitnet": LowBitRecipe("torchao", _quantized_training("bitnet_training")),
+    "int4 rows": _row("int4 row", "int8 mixed"),
+    "bitnet": LowBitRecipe("torchao", partial(_quantized_training, "bitnet_training")),
 }

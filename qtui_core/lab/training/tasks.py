@@ -3,10 +3,10 @@ text of the user."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.loading.text import HELD_BACK_PROSE, PROSE, read_text
+from qtui_core.loading.tokens import Ids
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
@@ -42,7 +43,6 @@ class LabTask:
     """How a task is trained.
 
     Attributes:
-        name: "prose", "code" or "nano".
         batch, sequence: sequences of a step, and tokens of a sequence.
         clip: the norm that gradients are clipped to; None for no clipping.
         decays: whether the learning rate falls linearly to 0; otherwise it is constant after its
@@ -80,10 +80,7 @@ def use_device(name: str) -> None:
     PyTorch finds no such device."""
     global _device
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "--device cuda: PyTorch finds no CUDA device here. --device cpu computes the same, "
-            "only slower."
-        )
+        raise UsageError("--device cuda: PyTorch finds no CUDA device here; take --device cpu.")
     if name != _device:
         subject_of.cache_clear()
     _device = name
@@ -95,7 +92,6 @@ class LabSubject:
     Attributes:
         task: how it is trained.
         held_out: int64 `[windows, WINDOW]`.
-        origin: where the text comes from, as text.
         dtype: of the weights and the gradients, "fp32" or "bf16".
     """
 
@@ -107,12 +103,10 @@ class LabSubject:
         self.task = task
         self.dtype = "fp32"
         self._net: Any = None
-        if task.name == "nano":
-            train, held = _ids_of_bytes(task)
-            self.origin = "Python's standard library"
-        else:
+        ids_of: Callable[[bytes], Ids] = _ids_of_bytes
+        if task.name != "nano":
             source = open_model(model)
-            if as_stored and _stored_in_bf16(source):
+            if as_stored and {t.dtype for t in source.tensors.values()} == {"BF16"}:
                 self.dtype = "bf16"
             plan = resolve(RunPlan(method="full", dtype=self.dtype), None)
             built = load_weights(source, plan)
@@ -120,17 +114,18 @@ class LabSubject:
             self._net = built.model.eval()  # two runs, and two gradients, drop the same: nothing
             self._net.config.use_cache = False
             _check_positions(source, max(task.sequence, WINDOW))
-            if text is None and model == DEMO:
-                train, held = _ids_of_bytes(task)
-                self.origin = "a text inside"
-            else:
-                train, held = self._ids_of_text(text, source)
-        self._train = train
+            if model != DEMO or text is not None:
+                ids_of = partial(_ids_of_text, source, self._net)
+        if text is None:
+            self._train, held = map(ids_of, _texts(task))
+        else:
+            ids = ids_of(read_text(text, "training").content.encode())
+            self._train, held = np.split(ids, [ids.size - ids.size // _HELD_SHARE])
         windows = min(HELD_OUT, held.size) // WINDOW
-        if not windows or train.size <= task.sequence:
+        if not windows or self._train.size <= task.sequence:
             least = max(_LEAST, _HELD_SHARE * -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
             raise UsageError(
-                f"The text has {train.size + held.size:,} tokens; with sequences of "
+                f"The text has {self._train.size + held.size:,} tokens; with sequences of "
                 f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
                 f"eighth is held out."
             )
@@ -156,28 +151,17 @@ class LabSubject:
             found = np.stack([self._train[at : at + length] for at in starts])
             yield torch.from_numpy(found).to(_device)
 
-    def _ids_of_text(self, text: str | None, source: Any) -> tuple[Any, Any]:
-        if text is None:
-            self.origin = "a text inside"
-            train, held = (part.decode(errors="replace") for part in _texts(self.task))
-            return encode(train, source, self._net).ids, encode(held, source, self._net).ids
-        read = read_text(text, "training")
-        self.origin = read.origin
-        ids = encode(read.content, source, self._net).ids
-        kept = ids.size - ids.size // _HELD_SHARE
-        return ids[:kept], ids[kept:]
 
-
-def chosen_task(settings: Mapping[str, Any], model: str, usual: str) -> str:
-    """The name of the task of some settings. Raises UsageError for `nano`, which makes its own
-    model, with another model or text."""
+def chosen_task(settings: Mapping[str, Any], model: str, usual: str) -> LabTask:
+    """The task of some settings. Raises UsageError for `nano`, which makes its own model, with
+    another model or text."""
     task = settings["task"] or usual
     if task == "nano" and (model != DEMO or settings["text"] is not None):
         raise UsageError(
             "--task nano makes its own model and text: leave MODEL and --text out, or take --task "
             "prose or code."
         )
-    return str(task)
+    return TASKS[task]
 
 
 def check_subject(model: str, text: str | None) -> None:
@@ -202,11 +186,6 @@ def _check_positions(source: ModelSource, tokens: int) -> None:
                 f"The model has learned {longest:,} positions, and sequences of {tokens:,} tokens "
                 f"are asked for here."
             )
-
-
-def _stored_in_bf16(source: ModelSource) -> bool:
-    """Whether every parameter of a model is stored in BF16."""
-    return bool(source.tensors) and all(t.dtype == "BF16" for t in source.tensors.values())
 
 
 @lru_cache(maxsize=1)
@@ -237,31 +216,26 @@ def nano(seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=64,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        use_cache=False,
-    )
+        vocab_size=256, hidden_size=128, intermediate_size=352, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=64, max_position_embeddings=256,
+        tie_word_embeddings=False, use_cache=False,
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).train()
 
 
 @cache
-def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The token ids of bytes to train on, and of held-out bytes."""
-    train, held = (np.frombuffer(part, np.uint8).astype(np.int64) for part in _texts(task))
-    return train, held
-
-
 def _texts(task: LabTask) -> tuple[bytes, bytes]:
     """The text of a task: what is trained on, and what is held out."""
     if task.name == "prose":
         return PROSE.read_bytes(), HELD_BACK_PROSE.read_bytes()
     return training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()
+
+
+def _ids_of_bytes(text: bytes) -> Ids:
+    return np.frombuffer(text, np.uint8).astype(np.int64)
+
+
+def _ids_of_text(source: ModelSource, net: Any, text: bytes) -> Ids:
+    return encode(text.decode(errors="replace"), source, net).ids

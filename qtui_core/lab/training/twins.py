@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import See
-from qtui_core.lab.numerics.rounding import Storage
+from qtui_core.lab.numerics.rounding import Random, Storage
+from qtui_core.lab.results import See
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 from qtui_core.loading.hooks import hooked
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
@@ -83,11 +83,11 @@ class Recipe:
 def train(
     subject: LabSubject,
     recipe: Recipe,
-    *,
     seed: int,
     steps: int,
     lr: float,
     see: See,
+    *,
     before: bool = False,
     after: bool = True,
 ) -> TrainedRun:
@@ -118,7 +118,8 @@ def train(
                 first = first_not_finite(model, ids, recipe)
             else:
                 loss.backward()
-                first = _gradient_not_finite(model)
+                if name := gradient_not_finite(model):
+                    first = f"the gradient of {name}"
             if first:
                 diverged = step + 1
                 break
@@ -152,47 +153,41 @@ def held_bytes(model: Any, optimizer: Any) -> dict[str, int]:
     trained = {name: p for name, p in named.items() if p.requires_grad}
     gradients = {name: p.grad for name, p in trained.items() if p.grad is not None}
     return {
-        "weights": _bytes_of(named),
-        "trained": _bytes_of(trained),
-        "gradients": _bytes_of(gradients),
-        "states": sum(t.nbytes for _, t in optimizer_tensors(optimizer, trained.items())),
+        kind: sum(part.nbytes for name, t in tensors for _, part in tensor_parts(name, t))
+        for kind, tensors in (
+            ("weights", named.items()),
+            ("trained", trained.items()),
+            ("gradients", gradients.items()),
+            ("states", optimizer_tensors(optimizer, trained.items())),
+        )
     }
-
-
-def _bytes_of(named: Mapping[str, torch.Tensor]) -> int:
-    return sum(part.nbytes for name, t in named.items() for _, part in tensor_parts(name, t))
 
 
 def first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
     """The name of the first weight that is not finite; if all are, the first module in the order of
     a forward pass over `ids` whose output is not; else "the loss"."""
-    for name, parameter in model.named_parameters():
-        if not _finite(parameter.detach()):
-            return str(name)
-    seen: list[str] = []
+    ill = [str(name) for name, p in model.named_parameters() if not _finite(p.detach())]
 
-    def look(name: str, arguments: Any, output: Any) -> None:
-        if isinstance(output, torch.Tensor) and not seen and not _finite(output):
-            seen.append(f"the output of {name}")
+    def look(name: str, x: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and not ill and not _finite(output):
+            ill.append(f"the output of {name}")
 
     with hooked({name: m for name, m in model.named_modules() if name}, look), torch.no_grad():
-        for part in ids.split(_ROWS):
+        for part in () if ill else ids.split(_ROWS):
             with recipe.context():
                 loss_of(model, part)
-            if seen:
-                break
-    return seen[0] if seen else "the loss"
+    return ill[0] if ill else "the loss"
 
 
-def _gradient_not_finite(model: Any) -> str:
-    """The name of the gradient that is not finite and came first: of the last such parameter, as a
-    backward pass goes from the end to the beginning. "" if all are finite."""
+def gradient_not_finite(model: Any) -> str:
+    """The parameter whose gradient is not finite and came first: the last such one, as a backward
+    pass goes from the end to the beginning. "" if all are finite."""
     for name, parameter in reversed(list(model.named_parameters())):
         # The sum is quick, and not finite where an element is not; a finite gradient may overflow.
         if parameter.grad is None or bool(torch.isfinite(parameter.grad.sum())):
             continue
         if not _finite(parameter.grad):
-            return f"the gradient of {name}"
+            return str(name)
     return ""
 
 
@@ -229,25 +224,16 @@ def null() -> Recipe:
     return Recipe(prepare=disturb)
 
 
-def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
+def stored_weights(storage: Storage, random: Random) -> Recipe:
     """A recipe whose weights are rounded to a format at the start and after each step,
-    stochastically if there is a generator. All else is float32."""
+    stochastically with numbers of `random`. All else is float32."""
 
-    def onto_grid(model: Any) -> None:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(storage.nearest(parameter))
-
-    def stepped(model: Any, step: int) -> None:
+    @torch.no_grad()
+    def onto_grid(model: Any, random: Random = None) -> None:
         for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(
-                    storage.nearest(parameter)
-                    if generator is None
-                    else storage.stochastic(parameter, generator)
-                )
+            parameter.copy_(storage.rounded(parameter, random))
 
-    return Recipe(prepare=onto_grid, stepped=stepped)
+    return Recipe(onto_grid, stepped=lambda model, step: onto_grid(model, random))
 
 
 def paired(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> list[float]:

@@ -11,8 +11,8 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.lab.job import See
-from qtui_core.lab.numerics.rounding import STORAGES, Storage
+from qtui_core.lab.numerics.rounding import STORAGES, Random, Storage
+from qtui_core.lab.results import See
 from qtui_core.lab.training.tasks import LabSubject, loss_of
 from qtui_core.lab.training.twins import Recipe, first_not_finite
 from qtui_core.quantities import format_bytes, phrase, plural
@@ -60,19 +60,18 @@ def wanted_updates(
     """
     model = subject.start()
     first, second = subject.task.betas
+
+    def sampled(tensor: torch.Tensor) -> torch.Tensor:
+        """A float32 copy of the elements that are examined."""
+        if most is not None:
+            tensor = tensor.reshape(-1)[:: max(1, tensor.numel() // most)]
+        return tensor.detach().to(torch.float32, copy=True)
+
     trained = {}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(chosen(name))
         if parameter.requires_grad:
             trained[name] = parameter
-
-    def sampled(tensor: torch.Tensor) -> torch.Tensor:
-        """A float32 copy of the elements that are examined."""
-        if most is None:
-            return tensor.detach().to(torch.float32, copy=True)
-        every = max(1, tensor.numel() // most)
-        return tensor.detach().reshape(-1)[::every].to(torch.float32, copy=True)
-
     weights = {name: sampled(p) for name, p in trained.items()}
     moments = {name: (torch.zeros_like(w), torch.zeros_like(w)) for name, w in weights.items()}
     batches = subject.batches(0)
@@ -92,12 +91,11 @@ def wanted_updates(
             m.mul_(first).add_(gradient, alpha=1 - first)
             v.mul_(second).addcmul_(gradient, gradient, value=1 - second)
             parameter.grad = None
-    found = {}
-    for name, weight in weights.items():
-        m, v = moments[name]
-        u = (m / (1 - first**UPDATE_STEPS)) / ((v / (1 - second**UPDATE_STEPS)).sqrt() + EPSILON)
-        found[name] = weight, u
-    return found
+    bias, square = 1 - first**UPDATE_STEPS, 1 - second**UPDATE_STEPS
+    return {
+        name: (weights[name], (m / bias) / ((v / square).sqrt() + EPSILON))
+        for name, (m, v) in moments.items()
+    }
 
 
 def reach(
@@ -105,24 +103,17 @@ def reach(
     weight: torch.Tensor,
     update: torch.Tensor,
     scale: torch.Tensor | None = None,
-    drawn: torch.Generator | None = None,
+    random: Random = None,
 ) -> Sums:
     """How much of one tensor's update arrives, with the weight first rounded to the format: by its
-    own scale, or by the one given for a part of a tensor. With `drawn` stochastically."""
+    own scale, or by the one given for a part of a tensor. With `random` stochastically."""
     scale = storage.scale_of(weight) if scale is None else scale
     stored = storage.nearest(weight, scale)
-    moved = stored + update
-    after = storage.stochastic(moved, drawn, scale) if drawn else storage.nearest(moved, scale)
-    arrived = (after - stored).double()
-    wanted = update != 0
+    arrived = (storage.rounded(stored + update, random, scale) - stored).double()
+    wanted, delta = update != 0, update.double()
     lost = wanted & (arrived == 0)
-    delta = update.double()
-    return (
-        int(wanted.sum()),
-        int(lost.sum()),
-        float((arrived * delta).sum()),
-        float((delta * delta).sum()),
-    )
+    sums = float((arrived * delta).sum()), float((delta * delta).sum())
+    return int(wanted.sum()), int(lost.sum()), *sums
 
 
 def shares_of(
@@ -143,10 +134,10 @@ def drawn_share(
     storage: Storage, wanted: Sequence[tuple[torch.Tensor, torch.Tensor]], lr: float
 ) -> float:
     """The share of a step of all (weight, u) that arrives with stochastic rounding."""
-    generator = torch.Generator().manual_seed(0)
-    sums = [reach(storage, weight, -lr * u, None, generator) for weight, u in wanted]
-    whole = sum(each[3] for each in sums)
-    return sum(each[2] for each in sums) / whole if whole else 1.0
+    random = torch.Generator().manual_seed(0)
+    sums = [reach(storage, weight, -lr * u, None, random) for weight, u in wanted]
+    whole = sum(due for *_, due in sums)
+    return sum(arrived for *_, arrived, _ in sums) / whole if whole else 1.0
 
 
 def enough_from(shares: Sequence[UpdateShares]) -> float | None:

@@ -32,9 +32,8 @@ _ON_CPU: Final = ("fp32", "bf16", "fp16", "int8")
 _BUDGET: Final = 0.6
 _REPEATS: Final = 20
 _WARM_UP: Final = 2
-#: Sides of the matrices. On a GPU they are large enough to fill it. On a CPU the first side is used
-#: whose product takes long enough for the clock; it is small if the CPU has no instructions for the
-#: dtype.
+#: Sides of the matrices. On a GPU they fill it; on a CPU the first is used whose product takes long
+#: enough for the clock.
 _CUDA_SIDE: Final = 8192
 _CPU_SIDES: Final = (256, 512, 1024, 2048)
 _LONG_ENOUGH: Final = 0.01
@@ -126,11 +125,12 @@ def time_calls(
     found: list[float] = []
     began = time.perf_counter()
     while len(found) < _REPEATS and (not found or time.perf_counter() - began < budget):
-        found.append(_time_on_cuda(work) if device.type == "cuda" else _time(work))
+        found.append(_time_on_cuda(work) if device.type == "cuda" else seconds_of(work))
     return found
 
 
-def _time(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
+    """The seconds of a call, by the clock of this process."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

@@ -1,30 +1,128 @@
-"""Builds a real model of transformers for a plan, with adapters, quantized weights and an
-optimizer.
+"""Builds a real model of transformers for a plan, from a config.json to adapters, quantized weights
+and an optimizer.
 
 The weights are random, or fake tensors without values. Everything is made by the libraries
-themselves: the classes of transformers, the adapters of peft, and the linear layers of bitsandbytes
-with their quantization.
+themselves: the classes of the installed transformers, never code that comes with a model, the
+adapters of peft, and the linear layers of bitsandbytes with their quantization.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.loading.model import without_code
 from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
-from qtui_core.memory.shape.from_config import LANGUAGE_MODELS
-from qtui_core.training.model.configuration import class_of, configuration_of
+from qtui_core.memory.replay.record import Component
+from qtui_core.memory.shape.from_config import LANGUAGE_MODELS, is_traceable
 from qtui_core.training.model.losses import set_loss
 from qtui_core.training.model.quantized import quantize_linears, quantized_tensors
 from qtui_core.training.model.stacks import Stack, fold_layers, stacks_of
+
+_HEADS = (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
+
+
+def configuration_of(config: Mapping[str, Any], plan: RunPlan) -> Any:
+    """The configuration object of transformers for the model that a parsed config.json describes.
+    For a model of text and images it is that of the whole, unless config.json names a class of the
+    text part alone. The plan says whether the model makes a cache.
+
+    Raises ModelError if the installed transformers does not know the model or does not accept the
+    configuration.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise ModelError("The config.json names no model_type, so there is no class to trace.")
+    if kind not in CONFIG_MAPPING:
+        own = "; it asks for code of its own, which is never run" * ("auto_map" in config)
+        raise ModelError(
+            f"The installed transformers {transformers.__version__} knows no model of type "
+            f"{kind!r}{own}."
+        )
+    try:
+        built = CONFIG_MAPPING[kind].from_dict(without_code(dict(config)))
+    except Exception as error:  # a configuration can make a constructor raise anything
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"transformers does not accept this config.json: {first}") from error
+    text = built.get_text_config()
+    for part in (built, text):
+        part.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
+    decodes = getattr(text, "is_encoder_decoder", False)
+    if decodes and getattr(text, "decoder_start_token_id", None) is None:
+        # The decoder reads the labels shifted by one place, after this token.
+        text.decoder_start_token_id = text.pad_token_id or 0
+    text.architectures = text.architectures or built.architectures
+    return text if _named(text) else built
+
+
+def _named(configuration: Any) -> Any:
+    """The first class that config.json names and that has this kind of configuration, language
+    models before others; None if there is none."""
+    names = getattr(configuration, "architectures", None) or ()
+    for name in sorted(names, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
+        found = getattr(transformers, name, None)
+        if getattr(found, "config_class", None) is type(configuration):
+            return found
+    return None
+
+
+def class_of(configuration: Any) -> Any:
+    """The class that the config.json names. Without one, the class of the family that has a loss:
+    for the next token, for masked tokens, or from sequence to sequence.
+
+    Raises ModelError if the family has no such class, and for a class whose labels are not known
+    here.
+    """
+    named = getattr(configuration, "architectures", None) or ()
+    if (found := _named(configuration)) is not None:
+        if is_traceable(found.__name__):
+            return found
+        raise ModelError(
+            f"config.json names {found.__name__}, and a trace cannot tell what that reads in a "
+            "step; name another class under architectures."
+        )
+    if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
+        raise ModelError(
+            f"config.json names {named[0]}, which is no class of the installed transformers "
+            f"{transformers.__version__} for {configuration.model_type!r}; name another under "
+            "architectures."
+        )
+    decoder = bool(getattr(configuration, "is_decoder", False))
+    for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
+        if type(configuration) in mapping:
+            if (
+                mapping is MODEL_FOR_CAUSAL_LM_MAPPING
+                and not decoder
+                and type(configuration) in MODEL_FOR_MASKED_LM_MAPPING
+            ):
+                continue  # BERT has a causal class too, for is_decoder
+            return mapping[type(configuration)]
+    raise ModelError(
+        f"The installed transformers has no class with a language-model head for "
+        f"{configuration.model_type!r}, so there is no loss to train by."
+    )
+
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _HALF = (torch.float16, torch.bfloat16)
@@ -200,3 +298,18 @@ def quiet() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
+
+
+def component_of_state(built: Built) -> Callable[[str], Component]:
+    """A function that tells the component of a lasting tensor from its name."""
+    constants = {name for name, _ in quantized_tensors(built.model)}
+    buffers = {name for name, _ in built.model.named_buffers()}
+
+    def component(name: str) -> Component:
+        if name in constants:
+            return Component.QUANTIZATION
+        if name in buffers:
+            return Component.BUFFERS
+        return Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
+
+    return component

@@ -14,8 +14,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
-from qtui_core.training.model.build import DTYPES, Built, attention_of
-from qtui_core.training.model.configuration import class_of, configuration_of
+from qtui_core.training.model.build import DTYPES, Built, attention_of, class_of, configuration_of
 from qtui_core.training.model.stacks import stacks_of
 
 #: The number of random values that all random weights are cut from.

@@ -17,23 +17,27 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
-from qtui_core.training.measuring.meter_cpu import held_on_cpu
-from qtui_core.training.measuring.meters import clear_workspaces, open_meter
+from qtui_core.training.measuring.meters import clear_workspaces, held_on_cpu, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
-from qtui_core.training.model.components import component_of_state
-from qtui_core.training.model.optimizers import make_optimizer, shared_tables
+from qtui_core.training.model.build import component_of_state
+from qtui_core.training.model.optimizers import (
+    left_out,
+    make_optimizer,
+    make_scaler,
+    scale_of,
+    shared_tables,
+    unscaled,
+)
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import load_weights, settle, warm_up
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
-from qtui_core.training.run.order import Order
 from qtui_core.training.run.phase_reporter import PhaseReporter, Tell
-from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
-from qtui_core.training.run.scaling import left_out, make_scaler, scale_of, unscaled
-from qtui_core.training.run.unused_options import targets_without_modules
+from qtui_core.training.run.placement import Order
+from qtui_core.training.run.runnable import kernels_of, rate_of, targets_without_modules, use_liger
 from qtui_core.training.step import batch_of, infer, take_steps
 
 IMPORT = "import"

@@ -11,7 +11,7 @@ import torch
 
 from qtui_core.live.snapshot import LogMessage, PhaseBegun, Snapshot
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.training.measuring.meter import Meter
+from qtui_core.training.measuring.meters import Meter
 from qtui_core.training.run.controls import Controls
 
 Tell = Callable[[Snapshot], None]

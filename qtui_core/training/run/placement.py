@@ -14,6 +14,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.live.header import RunDevice
 from qtui_core.memory.plan.options import Segments
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
 
@@ -60,6 +61,26 @@ class Placement:
     environment: Mapping[str, str] = field(default_factory=dict)
     used_bytes: int = 0
     shared: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run: nothing of the plan is left open, and this machine can run it.
+
+    Attributes:
+        plan, placement: what to run, and where.
+        steps: how many; None has no end.
+        data: path of a text file; None is the built-in text.
+        text: a prompt on which adapters are compared, or None.
+        ranges: whether the last step reports where its numbers lie.
+    """
+
+    plan: RunPlan
+    placement: Placement
+    steps: int | None = None
+    data: str | None = None
+    text: str | None = None
+    ranges: bool = False
 
 
 def place(

@@ -1,13 +1,15 @@
-"""How a plan is run on this machine: on one GPU, at which learning rate, with which kernels."""
+"""How a plan is run on this machine: on one GPU, at which learning rate, with which kernels; and
+which of its options change nothing then, so that nobody considers them measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from qtui_core.memory.plan.optimizers import OPTIMIZERS
+from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 
 
@@ -67,3 +69,34 @@ def use_liger(model: Any, plan: RunPlan) -> None:
         _apply_liger_kernel_to_instance(
             model=model, rope=False, rms_norm=False, swiglu=False, fused_linear_cross_entropy=True
         )
+
+
+def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
+    """A sentence on options that were given, not left to their defaults, and change nothing;
+    otherwise empty.
+
+    Args:
+        asked: the plan as it was given, with what was left open.
+        runs: the resolved plan, for the torch that is installed.
+        device_type: "cpu" or "cuda".
+    """
+    found: dict[str, list[str]] = {}
+    for option in asked.without_effect(runs):
+        found.setdefault(option.idle, []).append(option.flag)
+    if device_type == "cpu" and asked.segments != RunPlan().segments:
+        found["a CPU has no allocator with segments"] = ["--segments"]
+    if asked.torch not in (RunPlan().torch, runs.torch):
+        found[f"torch {runs.torch} is installed and runs"] = ["--torch"]
+    told = [f"{', '.join(flags)} ({why})" for why, flags in found.items()]
+    return f"Without effect in this run: {'; '.join(told)}." if told else ""
+
+
+def targets_without_modules(plan: RunPlan, modules: Collection[str]) -> str:
+    """A sentence on adapter targets that no module has, given the full names of all modules;
+    otherwise empty."""
+    lacking = [
+        target
+        for target in plan.lora_targets
+        if target != ALL_LINEAR and not any(f".{name}".endswith(f".{target}") for name in modules)
+    ]
+    return f"No module is named {', '.join(lacking)}; no adapter is there." if lacking else ""

@@ -7,17 +7,21 @@ devices are not counted. Bytes are those of the storage, before any rounding.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from qtui_core.memory.replay.record import (
     ALLOCATE,
+    FORWARD,
     FREE,
     LAYER,
     OPERATION,
@@ -30,8 +34,61 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 from qtui_core.training.tracing.dimensions import Dimensions
-from qtui_core.training.tracing.owners import STILL, mark_owners
+from qtui_core.training.tracing.fake_kernels import IN_PLACE
 from qtui_core.training.tracing.places import Places
+
+#: Phases in which no module is at work.
+STILL = (Phase.LOAD, Phase.PREPARE, Phase.OPTIMIZER)
+
+
+def mark_owners(
+    events: Sequence[Event], known: Mapping[int, int], sources: Mapping[int, int]
+) -> tuple[Event, ...]:
+    """The events, with marks added in phases where no module is at work: there is a mark wherever
+    the next event belongs to another layer.
+
+    Args:
+        events: with the marks of the layers' own work.
+        known: the layer of each storage that has a name in the model; OUTSIDE if it is in no layer.
+        sources: storage -> the storage that it was made from, for example by a cast, or as the
+            optimizer state of a weight. If the layer of one of both is known, the other has the
+            same.
+    """
+    owners = _spread(known, sources)
+    marked: list[Event] = []
+    working = OUTSIDE  # the layer that the model announced
+    marking = OUTSIDE  # the layer that was marked last
+    still = False
+    for event in events:
+        kind = event[0]
+        if kind == PHASE:
+            if marking != OUTSIDE:
+                marked.append((LAYER, OUTSIDE, FORWARD))
+            working = marking = OUTSIDE
+            still = event[1] in STILL
+        elif kind == LAYER:
+            working = event[1]
+        elif kind == ALLOCATE:
+            owner = owners.setdefault(event[1], marking if still else working)
+        elif kind == FREE:
+            owner = owners[event[1]]
+        if still and kind in (ALLOCATE, FREE) and owner != marking:
+            marked.append((LAYER, owner, FORWARD))
+            marking = owner
+        marked.append(event)
+    return tuple(marked)
+
+
+def _spread(known: Mapping[int, int], sources: Mapping[int, int]) -> dict[int, int]:
+    owners = dict(known)
+    for made, source in sources.items():
+        if made not in owners and source in owners:
+            owners[made] = owners[source]
+    for made, source in reversed(list(sources.items())):
+        if source not in owners and made in owners:
+            owners[source] = owners[made]
+    return owners
+
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
@@ -285,3 +342,81 @@ def _is_dense(tensor: torch.Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+class CpuTracker(Tracker):
+    """A Tracker of CPU tensors. It corrects two differences to a CPU run without a tracker:
+
+    - A dispatch mode sees a product with 4-bit weights as one operation. On a CPU bitsandbytes
+      composes it of several (backends/default/ops.py); they are run one by one, so that their
+      tensors are recorded.
+    - Without a dispatch mode, the backward pass of a lookup writes into the zeros that it has just
+      created. Under a mode it would create another tensor, so it is made to write in place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self._product: Any = None
+        self._composed: Callable[..., Any] | None = None
+
+    def __enter__(self) -> Self:
+        if self._product is None:
+            self._product, self._composed = _product_of_4_bits()
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is self._product and self._composed is not None:
+            with self:
+                return self._composed(*args, **(kwargs or {}))
+        in_place = IN_PLACE.get(func)
+        if (
+            in_place is not None
+            and not torch.is_grad_enabled()
+            and torch._C._current_autograd_node() is not None
+        ):
+            in_place(*args, **(kwargs or {}))
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _product_of_4_bits() -> tuple[Any, Callable[..., Any] | None]:
+    """The 4-bit product of bitsandbytes, and the function that composes it on a CPU. (None, None)
+    if the library is not imported or its version does not have them."""
+    if "bitsandbytes" not in sys.modules:
+        return None, None
+    from bitsandbytes.backends.default import ops
+
+    packet = getattr(torch.ops.bitsandbytes, "gemm_4bit", None)
+    return getattr(packet, "default", None), getattr(ops, "_gemm_4bit_default_impl", None)
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """A context in which libraries behave as on a GPU, where a CPU run differs for reasons other
+    than its kernels:
+
+    - Whether autocast is on is answered for the CPU if no device is named. torch would answer for
+      CUDA. peft's adapters over quantized layers ask this way (lora/bnb.py), and under autocast
+      they would convert what they leave as it is on a GPU.
+    - Dropout is one operation that keeps a mask of one byte per element. On a CPU torch composes it
+      of several (Dropout.cpp), which keep noise in the dtype of the input.
+    """
+    module: Any = torch
+    enabled, dropout = module.is_autocast_enabled, functional.dropout
+
+    def answer(*device: str) -> bool:
+        return bool(enabled(*device or ("cpu",)))
+
+    def drop(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if inplace or not training or not 0.0 < p < 1.0:
+            return dropout(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+
+    module.is_autocast_enabled, functional.dropout = answer, drop
+    try:
+        yield
+    finally:
+        module.is_autocast_enabled, functional.dropout = enabled, dropout
