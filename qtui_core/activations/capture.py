@@ -22,7 +22,7 @@ from qtui_core.loading.model import LoadedModel
 from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import Cancelled
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 #: Bytes of rows kept of the inputs, and of the outputs, of a module over one text.
 KEEP_BYTES = 32 << 20

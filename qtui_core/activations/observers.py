@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from qtui_core.activations.observers import Observed
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 Side = Literal["input", "output"]
 

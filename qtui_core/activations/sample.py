@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 
 class EvenSample:

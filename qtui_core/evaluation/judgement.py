@@ -178,7 +178,7 @@ class _Verdict:
         if not others:
             return "", (
                 f"{start}, and nothing else in its bytes gives finite ones: name schemes that "
-                f"reach further, or without nosat."
+                f"reach further."
             )
         best = _least(others)
         return best.row.name, f"{start}: take {_named(best)} instead, {figures_of(best.row)}."

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 #: The most logits that are compared at once, 32 MiB in float64.
 _PIECE = 1 << 22

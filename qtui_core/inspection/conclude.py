@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.verdicts.causes import Case
+from qtui_core.quant.explain import Case
 from qtui_core.quantities import percent, plural
 
 #: A tensor is mentioned if its SQNR is this far below that of a Gaussian tensor of its shape.
@@ -50,14 +50,12 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
         return (
             f"{where}{census.model} has {count:,} {values} {beyond}, first in "
             f"{quoted(broken[0].info.name)}: find out where {they} from before quantizing; "
-            f"{rest}{_also(_overflowed(tensors, totals))}."
+            f"{rest}."
         )
     matrices = sum(1 for t in tensors if t.errors)
     if not matrices:
         return _nothing_to_quantize(census, len(tensors))
     measured = [t for t in totals if t.relative_mse is not None]
-    if not measured and any(t.overflowed for t in totals):
-        return f"{where}Nothing is left of {census.model}: {_overflowed(tensors, totals)}."
     if not measured:
         return (
             f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
@@ -76,19 +74,14 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     if census.quantization:
         left = "the one matrix" if matrices == 1 else f"the {matrices} matrices"
         already = f"{census.model} is already quantized; of {left} left in floating point, "
-    also = _also(_overflowed(tensors, totals))
-    if best.overflowed:
-        rest = "exactly" if best.sqnr_db is None else f"to {best.sqnr_db:z.1f} dB"
-        lost = _overflowed(tensors, totals)
-        return f"{where}{already}{lost}; {best.scheme} keeps the other values {rest} {at}."
     keeps = "every value exactly" if best.sqnr_db is None else f"{best.sqnr_db:z.1f} dB"
     said = f"{where}{already}{best.scheme} keeps {keeps} {at}"
     if best.nbytes >= stored:
         none = "it saves nothing" if len(measured) == 1 else "none of these schemes saves anything"
-        return f"{said}; {none}, so leave the model as it is stored{also}."
+        return f"{said}; {none}, so leave the model as it is stored."
     if best.sqnr_db is None:
-        return f"{said}{also}."
-    return f"{said}; {_advice(tensors, list(totals).index(best), best)}{also}."
+        return f"{said}."
+    return f"{said}; {_advice(tensors, list(totals).index(best), best)}."
 
 
 def recommended_scheme(
@@ -98,31 +91,7 @@ def recommended_scheme(
     measured = [t for t in totals if t.relative_mse is not None]
     if not measured:
         return None
-    # The decibels of a scheme that lost values to overflow count only the remaining values.
-    whole = [t for t in measured if not t.overflowed] or measured
-    return list(totals).index(choose_total(whole, sum(t.info.nbytes for t in tensors)))
-
-
-def _also(clause: str) -> str:
-    return f"; {clause}" if clause else ""
-
-
-def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
-    """Which values became infinite or NaN under which scheme, and what to do; "" if none did."""
-    found = [(i, t) for i, t in enumerate(totals) if t.overflowed]
-    if not found:
-        return ""
-    index, total = max(found, key=lambda pair: pair[1].overflowed)
-    name = quoted(next(t.info.name for t in tensors if t.errors and t.errors[index].overflowed))
-    values = f"1 value in {name}"
-    if total.overflowed > 1:
-        values = f"{total.overflowed:,} values (first in {name})"
-    others = [f"{t.scheme} {t.overflowed:,}" for _, t in found if t is not total]
-    also = f" ({', '.join(others)})" if others else ""
-    return (
-        f"{total.scheme} turned {values} into infinity or NaN{also}: leave out nosat, or take a "
-        f"format that reaches further"
-    )
+    return list(totals).index(choose_total(measured, sum(t.info.nbytes for t in tensors)))
 
 
 def _where(tensors: Sequence[TensorReport]) -> str:

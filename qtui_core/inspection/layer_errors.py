@@ -14,7 +14,7 @@ from qtui_core.inspection.sample import limit_of, sample_rows
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 
 def layer_errors(

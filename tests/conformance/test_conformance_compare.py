@@ -102,13 +102,13 @@ TAMPERED = [
     ("torch.e5m2", "encode e5m2 nearest-even saturate"),
     ("torchao.int4", "int4:group64:full"),
     ("torchao.int4-full", "int4:group64:absmax"),
-    ("torchao.int4-asym", "int4:group64:asym:truncate"),
-    ("torchao.e4m3-tensor", "e4m3:tensor:truncate"),
+    ("torchao.int4-asym", "int4:group64:asym:stochastic"),
+    ("torchao.e4m3-tensor", "e4m3:tensor:stochastic"),
     ("torchao.mxfp4", "mxfp4:even"),
     ("torchao.mxfp4-even", "mxfp4:rceil"),
-    ("torchao.mxfp8-e4m3", "mxfp8-e4m3:truncate"),
+    ("torchao.mxfp8-e4m3", "mxfp8-e4m3:stochastic"),
     ("bitsandbytes.int8-outliers", "int8:row:outliers5.0"),
-    ("compressed-tensors.fp8-channel", "e4m3:row:truncate"),
+    ("compressed-tensors.fp8-channel", "e4m3:row:stochastic"),
 ]
 
 
@@ -140,7 +140,7 @@ def check_of(convention):
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
     """With ties rounded to the upper level. No BF16 number is a tie, so other values must be."""
     from qtui_core.quant import Scheme
-    from qtui_core.quant.segments.process import make_coder, unread_plan
+    from qtui_core.quant.plan import make_coder, unread_plan
 
     unread_plan.cache_clear()  # a plan keeps its coder longer than `make_coder` does
     convention = find_convention("bitsandbytes.nf4")

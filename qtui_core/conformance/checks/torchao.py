@@ -23,7 +23,7 @@ from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.codebook import dynamic_map
+from qtui_core.quant.codebook import dynamic_map
 from qtui_core.schemes.granularity import PerGroup, PerRow
 
 
@@ -120,7 +120,7 @@ def float8(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def nf4_levels(convention: Convention) -> Iterator[ConformanceSample]:
-    from qtui_core.quant.coding.codebook import LEVELS
+    from qtui_core.quant.codebook import LEVELS
 
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = _nf4(torch.from_numpy(data.matrices()["normal"])).nf4.float().numpy()

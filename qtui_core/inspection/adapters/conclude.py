@@ -71,8 +71,8 @@ def _overflow(lost: Sequence[UpdateSurvival]) -> str:
     most = max(way.sums.lost for way in lost)
     makes = "makes" if len(lost) == 1 else "make up to"
     return (
-        f"{names} {makes} {plural(most, 'value')} infinite or NaN: leave out nosat or take a "
-        f"format that reaches further"
+        f"{names} {makes} {plural(most, 'value')} infinite or NaN: take a format that "
+        f"reaches further"
     )
 
 

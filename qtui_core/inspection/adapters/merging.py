@@ -28,13 +28,12 @@ from qtui_core.models.quoting import listed, quoted
 from qtui_core.packed import LogicalWeight, logical_weights, open_weight
 from qtui_core.packed.gguf_names import is_gguf
 from qtui_core.packed.views import Rows
-from qtui_core.quant import Scheme, quantize
 
 #: Elements of an update that are computed at once.
 _CHUNK = 1 << 18
 #: The casts to the dtypes in which a sum is stored. A sum of F64 weights stays float32.
-_CASTS = {"BF16": Scheme.parse("bf16:nosat"), "F16": Scheme.parse("fp16:nosat")}
-_MERGED_DTYPES = ("F32", "F64", *_CASTS)
+_NARROW = ("BF16", "F16")
+_MERGED_DTYPES = ("F32", "F64", *_NARROW)
 #: Model types whose layers store weights as [in, out] (transformers' Conv1D).
 _IN_OUT = frozenset({"gpt2", "openai-gpt", "imagegpt", "decision_transformer", "gptsan-japanese"})
 _IN_OUT_LAYERS = ("c_attn", "c_proj", "c_fc", "q_attn")
@@ -116,9 +115,16 @@ class WholeRows:
 
 
 def round_stored(values: Float32, stored: str) -> Float32:
-    """Values rounded to the nearest of BF16 or F16, ties to even; as they are for ""."""
-    cast = _CASTS.get(stored)
-    return values if cast is None else quantize(values, cast).dequantize()
+    """Values rounded to the nearest of BF16 or F16, ties to even, beyond the largest infinite; as
+    they are for ""."""
+    if stored not in _NARROW:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if stored == "F16":
+            return values.astype(np.float16).astype(np.float32)
+        words = np.ascontiguousarray(values).view(np.uint32)
+        rounded = (words + np.uint32(0x7FFF) + (words >> 16 & np.uint32(1))) & np.uint32(0xFFFF0000)
+        return np.where(np.isnan(values), values, rounded.view(np.float32))
 
 
 class MergedRows:
@@ -322,7 +328,7 @@ def _stored_dtype(base: ModelSource, weight: LogicalWeight) -> str:
             f"{quoted(weight.name)} of {quoted(base.id)} is stored as {weight.method}, into which "
             f"qtui merges no adapter: give a base of 16 or 32 bits."
         )
-    return weight.method if weight.method in _CASTS else ""
+    return weight.method if weight.method in _NARROW else ""
 
 
 def _twice(adapter: Adapter, name: str) -> str:

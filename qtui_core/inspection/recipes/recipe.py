@@ -199,9 +199,9 @@ def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandI
 
 
 def is_plain(scheme: Scheme) -> bool:
-    """Whether elements are rounded to the nearest level, with saturation and without outlier
-    columns, as in the tools."""
-    return scheme.rounding == "nearest" and scheme.saturate and scheme.outlier_threshold is None
+    """Whether elements are rounded to the nearest level and no outlier columns are kept, as
+    in the tools."""
+    return scheme.rounding == "nearest" and scheme.outlier_threshold is None
 
 
 def short_group(tensor: RecipeTensor, group: int) -> str:

@@ -80,7 +80,7 @@ def weigh_by_weights(inspection: Inspection) -> Weighing:
     def error_of(tensor: TensorReport, index: int) -> float:
         return (tensor.errors[index].relative_mse or 0.0) * tensor.energy / total
 
-    return _weighing("weights", inspection, error_of, lambda t: t.energy / total)
+    return _weighing("weights", inspection, error_of)
 
 
 def weigh_by_predictions(inspection: Inspection, found: PredictionErrors) -> Weighing:
@@ -91,7 +91,7 @@ def weigh_by_predictions(inspection: Inspection, found: PredictionErrors) -> Wei
         by_window = found.nats[tensor.info.name][index]
         return math.fsum(by_window) / len(by_window)
 
-    weighing = _weighing(found.by, inspection, error_of, None)
+    weighing = _weighing(found.by, inspection, error_of)
     return replace(
         weighing,
         tensors=tuple(replace(t, windows=found.nats[t.name]) for t in weighing.tensors),
@@ -123,7 +123,7 @@ def weigh_by_outputs(
     def error_of(tensor: TensorReport, index: int) -> float:
         return relative[tensor.info.name][index] / len(quantized)
 
-    weighing = _weighing("output", inspection, error_of, lambda _: 1 / len(quantized))
+    weighing = _weighing("output", inspection, error_of)
     return replace(
         weighing,
         unweighed=tuple(t.info.name for t in quantized if t.info.name not in layers),
@@ -136,10 +136,7 @@ def _weighing(
     by: Objective,
     inspection: Inspection,
     error_of: Callable[[TensorReport, int], float],
-    lost_of: Callable[[TensorReport], float] | None,
 ) -> Weighing:
-    """`lost_of` is the error of an option that keeps nothing of a tensor, which one with infinity
-    or NaN is, as these spoil everything they touch; None if `error_of` has that already."""
     options = []
     kept = nonfinite = 0
     for tensor in inspection.tensors:
@@ -149,10 +146,7 @@ def _weighing(
             continue
         if tensor.statistics:
             nonfinite += tensor.statistics.nan + tensor.statistics.inf
-        found = [
-            Option(e.bytes, lost_of(tensor) if e.overflowed and lost_of else error_of(tensor, i))
-            for i, e in enumerate(tensor.errors)
-        ]
+        found = [Option(e.bytes, error_of(tensor, i)) for i, e in enumerate(tensor.errors)]
         options.append(
             TensorOptions(
                 name=info.name,

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.quant.coding.codebook import dynamic_map
+from qtui_core.quant.codebook import dynamic_map
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 

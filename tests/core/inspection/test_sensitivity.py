@@ -119,7 +119,7 @@ def test_by_weights_equals_brute_force(model, weights, bits):
 
 
 def test_by_outputs_is_the_error_of_the_products_whose_inputs_correlate(model, weights):
-    schemes = [*SCHEMES, *map(Scheme.parse, ("ternary", "int4:truncate", "mxfp4"))]
+    schemes = [*SCHEMES, *map(Scheme.parse, ("ternary", "int4:stochastic", "mxfp4"))]
     inputs = {name: LayerInputs(correlated(x.shape[1])) for name, x in matrices(weights).items()}
     found = layer_errors(model, inputs, schemes, full=True)
     for name, x in matrices(weights).items():
