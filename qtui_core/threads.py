@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 
 #: What `--threads` sets, and who starts qtui may set. Child processes inherit it.
 VARIABLE = "QTUI_THREADS"
@@ -81,3 +87,21 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
+
+
+def in_daemon(work: Callable[[], T]) -> Future[T]:
+    """Runs `work` in a thread that nobody need wait for: one that is given up works on until the
+    process ends. The result, or what it raised, arrives in the future."""
+    from concurrent.futures import Future  # which takes a while, and few commands need it
+    from threading import Thread
+
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised where the result is asked for
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future

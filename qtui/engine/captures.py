@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.activations.records import ActivationRecord, ModuleRecord, Side
+from qtui_core.activations.observers import ActivationRecord, ModuleRecord, Side
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require

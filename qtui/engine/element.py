@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui.engine.answers.tensors import Element
-from qtui_core.quant.coding.levels import levels_at_scale
-from qtui_core.quant.segments.elements import Segment, elements_of
-from qtui_core.quant.segments.grouping import group_count
-from qtui_core.quant.segments.layout import Columns, Whole, scale_index
-from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.process import Plan, prepare, round_trip
+from qtui_core.quant.elements import Segment, elements_of
+from qtui_core.quant.layout import Columns, Whole, group_count, scale_index
+from qtui_core.quant.levels import levels_at_scale
+from qtui_core.quant.plan import Plan, prepare, round_trip
 from qtui_core.schemes.granularity import (
     PerBlock,
     PerColumn,
@@ -39,9 +37,8 @@ def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> E
     """Element [row, column] of the tensor seen as a matrix. Reads only the elements of its group,
     or its row if scales are per column.
 
-    For an element that is not finite, `quantized` is the value itself and `error` is NaN. For one
-    that overflows, `quantized` is infinite or NaN. The scale is None for an element in a column
-    kept in 16 bits.
+    For an element that is not finite, `quantized` is the value itself and `error` is NaN. The
+    scale is None for an element in a column kept in 16 bits.
     """
     rows, columns = elements_of(x).matrix
     index = row * columns + column
@@ -51,10 +48,9 @@ def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> E
     first = start // width
     raw = x.rows(first, -(-stop // width)).reshape(-1)[start - first * width : stop - first * width]
     value = float(raw[index - start])
-    scratch = Scratch()
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        prepared = prepare(plan, Segment(start, raw, _as_it_is), scratch)
-        quantized = float(round_trip(plan, prepared, scratch)[index - start])
+        prepared = prepare(plan, Segment(start, raw, _as_it_is))
+        quantized = float(round_trip(plan, prepared)[index - start])
     if plan.scheme.family is Family.INTEGER or plan.coder.code_dtype == np.int8:
         quantized += 0.0  # turns -0.0 into 0.0, as an integer code has no minus zero
     scale: float | None = None

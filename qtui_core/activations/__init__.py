@@ -3,7 +3,16 @@
 `capture` runs the model and needs torch and transformers. What is imported here needs only numpy.
 """
 
-from qtui_core.activations.observers import MinMax, Observed, Observer, Percentile, RangeRule
+from qtui_core.activations.observers import (
+    ActivationRecord,
+    MinMax,
+    ModuleRecord,
+    Observed,
+    Observer,
+    Percentile,
+    RangeRule,
+    Side,
+)
 from qtui_core.activations.output_error import OutputError, output_errors
 from qtui_core.activations.ranges import (
     ActivationScheme,
@@ -14,7 +23,6 @@ from qtui_core.activations.ranges import (
     static,
     ways_of,
 )
-from qtui_core.activations.records import ActivationRecord, ModuleRecord, Side
 
 __all__ = [
     "ActivationRecord",

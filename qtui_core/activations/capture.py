@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from qtui_core.activations.observers import Observer
-from qtui_core.activations.records import ActivationRecord, ModuleRecord
-from qtui_core.activations.sample import EvenSample
+from qtui_core.activations.observers import ActivationRecord, EvenSample, ModuleRecord, Observer
 from qtui_core.errors import QtuiError
 from qtui_core.loading.hooks import hooked
 from qtui_core.loading.model import LoadedModel
 from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import Cancelled
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 #: Bytes of rows kept of the inputs, and of the outputs, of a module over one text.
 KEEP_BYTES = 32 << 20

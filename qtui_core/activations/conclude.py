@@ -9,7 +9,7 @@ import numpy as np
 from qtui_core.activations.observers import Float64, Observed
 from qtui_core.activations.output_error import OutputError
 from qtui_core.activations.ranges import RANGED, RangeReport
-from qtui_core.quant.scan.columns import MIN_ROWS, STANDS_OUT, ColumnMagnitude, ColumnStatistics
+from qtui_core.quant.columns import MIN_ROWS, STANDS_OUT, ColumnMagnitude, ColumnStatistics
 from qtui_core.quantities import db_text, plural
 from qtui_core.schemes.scheme import Family
 

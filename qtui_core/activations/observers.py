@@ -6,14 +6,16 @@ An `Observer` sees every token and keeps a few numbers per channel and one histo
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
+
+Side = Literal["input", "output"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -195,3 +197,80 @@ def _value(position: int) -> float:
     """The number with the smallest magnitude in the bin at a position of the ordered histogram."""
     code = position - _HALF if position >= _HALF else BINS - 1 - position
     return float(np.array([code << _DROPPED_BITS], np.uint32).view(np.float32)[0])
+
+
+class EvenSample:
+    """Keeps every row until `capacity` would be exceeded, then every second, then every fourth, and
+    so on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number
+    of rows need not be known."""
+
+    def __init__(self, features: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.stride = 1
+        self._features = features
+        self._seen = 0
+        self._parts: list[Float32] = []
+        self._kept = 0
+
+    def add(self, x: Float32) -> None:
+        """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
+        first = -self._seen % self.stride
+        self._seen += x.shape[0]
+        if not self.capacity:
+            return
+        while self._kept + len(range(first, x.shape[0], self.stride)) > self.capacity:
+            self._thin()
+            first = -(self._seen - x.shape[0]) % self.stride
+        part = x[first :: self.stride].copy()
+        if part.shape[0]:
+            self._parts.append(part)
+            self._kept += part.shape[0]
+
+    def _thin(self) -> None:
+        kept = self.rows()[::2].copy()
+        self._parts, self._kept = [kept], kept.shape[0]
+        self.stride *= 2
+
+    def rows(self) -> Float32:
+        """The kept rows in order, float32 `[kept, features]`."""
+        if not self._parts:
+            return np.empty((0, self._features), np.float32)
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationRecord:
+    """The inputs or the outputs of a module over one text.
+
+    Attributes:
+        observed: over all tokens.
+        rows: float32 `[kept, features]`, of evenly spaced tokens.
+    """
+
+    observed: Observed
+    rows: Float32
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rows are those of all tokens."""
+        return self.rows.shape[0] == self.observed.tokens
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleRecord:
+    """The inputs and outputs of a module. If no token reached the module, it has no features.
+
+    Attributes:
+        module: its name in the model that ran.
+        kind: its class, "Linear" or "Conv1D"; a Conv1D keeps its weight as [in, out].
+    """
+
+    module: str
+    kind: str
+    input: ActivationRecord
+    output: ActivationRecord
+
+    def side(self, name: Side) -> ActivationRecord:
+        return self.input if name == "input" else self.output

@@ -12,8 +12,8 @@ from qtui_core.activations.ranges import ActivationScheme
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
+from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.segments.elements import Float32
 
 #: The most elements of a weight: the layer and one quantized copy are held as float32.
 MAX_ELEMENTS = 1 << 28
@@ -118,8 +118,6 @@ def output_errors(
         used, from_weight = weight, None
         if scheme is not None:
             used = quantize(weight, scheme, model_absmax=model_absmax).dequantize()
-            if not scheme.saturate:  # elements that overflow are left out, as in `measure`
-                used = np.where(np.isfinite(used), used, weight)
             from_weight = product(x, used - weight)
         row = []
         for change in changes:

@@ -12,13 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-from qtui_core.activations.observers import MinMax, Observed, Percentile, RangeRule
-from qtui_core.activations.records import ActivationRecord
+from qtui_core.activations.observers import (
+    ActivationRecord,
+    MinMax,
+    Observed,
+    Percentile,
+    RangeRule,
+)
 from qtui_core.answers.tensors import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import measure
-from qtui_core.quant.segments.elements import Float32
 from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor, PerToken
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -84,12 +89,12 @@ def as_written(scheme: Scheme) -> ActivationScheme:
 
 def static(scheme: Scheme, rule: RangeRule, observed: Observed) -> ActivationScheme:
     """The scheme's format, rule and rounding with a fixed range. Values outside are clipped to the
-    ends of the range, even if the scheme says `nosat`; there are no outlier columns.
+    ends of the range; there are no outlier columns.
 
     Raises UsageError for a format without a free scale, or if `rule` finds no range.
     """
     _check_ranged(scheme)
-    fixed = replace(scheme, granularity=PerModel(), outlier_threshold=None, saturate=True)
+    fixed = replace(scheme, granularity=PerModel(), outlier_threshold=None)
     extent = rule.range_of(observed, symmetric=scheme.symmetric)
     return ActivationScheme("static", rule.words, fixed, extent)
 
@@ -137,8 +142,7 @@ def range_error(
     report = measure(x, way.scheme, model_absmax=way.extent, cancelled=cancelled)
     clipped = clipped_share(x, way.extent)
     if way.extent is None and report.count > report.nonfinite:
-        beyond = report.saturated + report.overflowed
-        clipped = beyond / (report.count - report.nonfinite)
+        clipped = report.saturated / (report.count - report.nonfinite)
     found = RangeError(report.sqnr_db, report.relative_mse, clipped)
     return found, report.bits_per_parameter
 

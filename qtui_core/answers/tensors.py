@@ -97,7 +97,7 @@ class OutlierReport:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """What a scheme does to a tensor. Errors are over the finite elements that stay finite.
+    """What a scheme does to a tensor. Errors are over the finite elements.
 
     Attributes:
         scheme: the scheme.
@@ -106,12 +106,7 @@ class ErrorReport:
         nonfinite: NaN and infinities.
         saturated: finite elements beyond the largest number of a cast's format (of float16 in
             columns kept in 16 bits), which became that number.
-        overflowed: finite elements that became infinite or NaN under a scheme that does not
-            saturate. All errors below and `signal` leave them out.
         signal: sum of squares of the elements that the errors are over.
-        even_mse: for integers, the mse of values spread evenly between the levels: the mean of
-            step² / 12 (step² / 3 with truncation, / 6 with stochastic rounding). None for other
-            formats and with columns in 16 bits.
         outlier_columns: how many columns the scheme keeps in 16 bits.
         subnormal: nonzero finite elements below the smallest normal number of a cast's format,
             where its steps no longer shrink with the value.
@@ -147,10 +142,8 @@ class ErrorReport:
     gaussian_mse: float | None
     gaussian_relative_mse: float | None
     gaussian_sqnr_db: float | None
-    overflowed: int = 0
     outlier_columns: int = 0
     signal: float = 0.0
-    even_mse: float | None = None
     outliers: OutlierReport | None = None
 
     PRINTED = (
@@ -163,7 +156,6 @@ class ErrorReport:
         "gaussian_relative_mse",
         "nonfinite",
         "saturated",
-        "overflowed",
     )
 
 

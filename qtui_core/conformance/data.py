@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.quant.coding.codebook import LEVELS
+from qtui_core.quant.codebook import LEVELS
 
 Float32 = npt.NDArray[np.float32]
 

@@ -21,7 +21,7 @@ from qtui_core.inspection.inspect import (
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quant import PerModel, quantize, quantized_bytes
-from qtui_core.quant.segments.elements import Float32, RowSource
+from qtui_core.quant.elements import Float32, RowSource
 from qtui_core.schemes.scheme import Scheme
 
 #: The largest file with an assignment: one of a hundred thousand tensors takes about 10 MB.

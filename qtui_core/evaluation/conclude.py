@@ -105,9 +105,7 @@ def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
     most = max(broken, key=lambda row: row.nonfinite)
     more = len(broken) - 1
     others = f", as {more} more {'does' if more == 1 else 'do'} for some" if more else ""
-    advice = "some values overflow, so leave out nosat or take a format that reaches further"
-    if "nosat" not in most.name:
-        advice = "its weights overflow or are not finite, so do not take it"
+    advice = "its weights overflow or are not finite, so do not take it"
     return (
         f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
         f"{plural(tokens, 'token')}{others}: {advice}."

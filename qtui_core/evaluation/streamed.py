@@ -28,7 +28,7 @@ from qtui_core.models import ModelSource, Role, TensorInfo
 from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import quantize
-from qtui_core.quant.segments.injection import ArrayRows
+from qtui_core.quant.elements import ArrayRows
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.training.model.stacks import stacks_of
 

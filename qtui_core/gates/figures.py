@@ -134,9 +134,8 @@ def _walk(
             yield from _walk(row, rest, (*names, str(row.get(naming))))
 
 
-_OF_SCHEMES = ("sqnr_db", "relative_mse", "bits_per_parameter", "bytes", "saturated", "overflowed")
-_OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", "saturated",
-              "overflowed")  # fmt: skip
+_OF_SCHEMES = ("sqnr_db", "relative_mse", "bits_per_parameter", "bytes", "saturated")
+_OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", "saturated")
 _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
             "process_bytes")  # fmt: skip
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")

@@ -8,7 +8,7 @@ from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.inspection.sentences import in_a_sample, not_finite, recommended
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.verdicts.causes import Case
+from qtui_core.quant.explain import Case
 from qtui_core.quantities import percent, plural
 
 #: A tensor is mentioned if its SQNR is this far below that of a Gaussian tensor of its shape.
@@ -34,8 +34,6 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
         sum(t.sampled_parameters for t in tensors),
         sum(t.info.elements for t in tensors if t.sampled_parameters),
     )
-    lost = _overflowed(tensors, totals)
-    also = lost and f"; {lost}"
     if broken := [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]:
         count = sum(t.statistics.nan + t.statistics.inf for t in broken if t.statistics)
         rest = "every figure here is over the finite rest"
@@ -43,13 +41,11 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             rest = "no value is finite, so nothing could be measured"
         first = f"in {census.model}, first in {quoted(broken[0].info.name)}"
         wide = any(t.info.dtype == "F64" for t in broken)
-        return f"{where}{not_finite(count, first, float64=wide)}; {rest}{also}."
+        return f"{where}{not_finite(count, first, float64=wide)}; {rest}."
     matrices = sum(1 for t in tensors if t.errors)
     if not matrices:
         return _nothing_to_quantize(census, len(tensors))
     index = recommended_scheme(totals, tensors)
-    if index is None and lost:
-        return f"{where}Nothing is left of {census.model}: {lost}."
     if index is None:
         return (
             f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
@@ -66,18 +62,15 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     if census.quantization:
         left = "the one matrix" if matrices == 1 else f"the {matrices} matrices"
         where += f"{census.model} is already quantized; of {left} left in floating point, "
-    exactly = best.sqnr_db is None
-    if best.overflowed:
-        rest = "exactly" if exactly else f"to {best.sqnr_db:z.1f} dB"
-        return f"{where}{lost}; {best.scheme} keeps the other values {rest} {at}."
-    said = f"{where}{best.scheme} keeps {_quality(best)} {at}"
+    keeps = "every value exactly" if best.sqnr_db is None else f"{best.sqnr_db:z.1f} dB"
+    said = f"{where}{best.scheme} keeps {keeps} {at}"
     if best.nbytes >= stored:
         one = sum(total.relative_mse is not None for total in totals) == 1
         none = "it saves nothing" if one else "none of these schemes saves anything"
-        return f"{said}; {none}, so leave the model as it is stored{also}."
-    if exactly:
-        return f"{said}{also}."
-    return f"{said}; {_advice(tensors, index, best)}{also}."
+        return f"{said}; {none}, so leave the model as it is stored."
+    if best.sqnr_db is None:
+        return f"{said}."
+    return f"{said}; {_advice(tensors, index, best)}."
 
 
 def recommended_scheme(
@@ -87,30 +80,8 @@ def recommended_scheme(
     measured = [t for t in totals if t.relative_mse is not None]
     if not measured:
         return None
-    # The decibels of a scheme that lost values to overflow count only the remaining values.
-    whole = [t for t in measured if not t.overflowed] or measured
     stored = sum(t.info.nbytes for t in tensors)
-    return list(totals).index(recommended(whole, lambda t: t.relative_mse or 0.0, stored, ALIKE))
-
-
-def _quality(total: SchemeTotal) -> str:
-    return "every value exactly" if total.sqnr_db is None else f"{total.sqnr_db:z.1f} dB"
-
-
-def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
-    """The scheme that made most values infinite or NaN, and what to do; "" if none did."""
-    index = max(range(len(totals)), key=lambda i: totals[i].overflowed, default=0)
-    if not totals or not totals[index].overflowed:
-        return ""
-    total = totals[index]
-    name = quoted(next(t.info.name for t in tensors if t.errors and t.errors[index].overflowed))
-    values = f"1 value in {name}"
-    if total.overflowed > 1:
-        values = f"{total.overflowed:,} values (first in {name})"
-    return (
-        f"{total.scheme} turned {values} into infinity or NaN: leave out nosat, or take a format "
-        f"that reaches further"
-    )
+    return list(totals).index(recommended(measured, lambda t: t.relative_mse or 0.0, stored, ALIKE))
 
 
 def _nothing_to_quantize(census: Census, tensors: int) -> str:

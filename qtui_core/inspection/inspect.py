@@ -28,8 +28,8 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.measure import ErrorScan, decibels
-from qtui_core.quant.scan.scan import scan
-from qtui_core.quant.scan.statistics import StatisticsScan
+from qtui_core.quant.plan import scan
+from qtui_core.quant.statistics import StatisticsScan
 from qtui_core.quantities import plural
 
 #: Called with the progress of an inspection: elements done, elements in all, current tensor.
@@ -212,7 +212,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
     squared_error = signal = 0.0
     expected: float | None = 0.0
     worst, worst_sqnr = None, math.inf
-    saturated = overflowed = 0
+    saturated = 0
     for tensor in tensors:
         info = tensor.info
         if not tensor.errors:
@@ -221,13 +221,8 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         error = tensor.errors[index]
         nbytes += error.bytes
         saturated += error.saturated
-        overflowed += error.overflowed
         power = tensor.energy
-        if error.overflowed:  # left out of the error, so of the weight too
-            power = error.signal * info.elements / tensor.sampled_parameters
         if error.relative_mse is None or power == 0.0:
-            if error.overflowed and worst_sqnr > -math.inf:
-                worst, worst_sqnr = info.name, -math.inf
             continue
         squared_error += error.relative_mse * power
         if error.gaussian_relative_mse is None:
@@ -235,9 +230,8 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         elif expected is not None:
             expected += error.gaussian_relative_mse * power
         signal += power
-        sqnr = -math.inf if error.overflowed else error.sqnr_db
-        if sqnr is not None and sqnr < worst_sqnr:
-            worst, worst_sqnr = info.name, sqnr
+        if error.sqnr_db is not None and error.sqnr_db < worst_sqnr:
+            worst, worst_sqnr = info.name, error.sqnr_db
     parameters = sum(t.info.parameters for t in tensors)
     relative = squared_error / signal if signal else None
     return SchemeTotal(
@@ -249,7 +243,6 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         gaussian_sqnr_db=decibels(expected / signal if signal and expected is not None else None),
         worst_tensor=worst,
         saturated=saturated,
-        overflowed=overflowed,
     )
 
 

@@ -89,9 +89,8 @@ class SchemeTotal:
     `relative_mse` is the squared error of all matrices over their squared values, where a sampled
     tensor weighs as much as the whole; None if nothing was measured.
 
-    `saturated` and `overflowed` count values beyond the largest number of the format, among those
-    that were read: those that became that number, and those that became infinite or NaN. The latter
-    are left out of the errors.
+    `saturated` counts values beyond the largest number of the format, which became that number,
+    among those that were read.
     """
 
     scheme: str
@@ -102,7 +101,6 @@ class SchemeTotal:
     gaussian_sqnr_db: float | None
     worst_tensor: str | None
     saturated: int = 0
-    overflowed: int = 0
 
     PRINTED = (
         "scheme",
@@ -113,7 +111,6 @@ class SchemeTotal:
         "gaussian_sqnr_db",
         "worst_tensor",
         "saturated",
-        "overflowed",
     )
 
 

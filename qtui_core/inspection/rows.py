@@ -11,7 +11,7 @@ import numpy as np
 from qtui_core.inspection.sample import RowSample, sample_rows, strips_of
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32, RowReader
-from qtui_core.quant.segments.elements import RowSource
+from qtui_core.quant.elements import RowSource
 
 Rows = np.ndarray | RowReader
 #: Consecutive rows: the first, and the last + 1.

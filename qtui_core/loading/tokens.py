@@ -6,9 +6,8 @@ transformers is imported only when a tokenizer is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import wait
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.files.links import check_tokenizer_links
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quantities import plural
+from qtui_core.threads import in_daemon
 
 Ids = npt.NDArray[np.int64]
 
@@ -232,18 +232,9 @@ def _bounded(work: Callable[[], T], failed: str, characters: int = 0) -> T:
 
     Raises ModelError, which begins with `failed`.
     """
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
     seconds = _SECONDS + characters / _CHARACTERS_A_SECOND
-    thread = Thread(target=run, name="tokenizer", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    found = in_daemon(work)
+    wait([found], seconds)
     if not found.done():
         raise ModelError(
             f"{failed}: it took more than {seconds:.0f} seconds, which no ordinary one does; a "

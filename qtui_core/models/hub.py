@@ -11,14 +11,12 @@ import io
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
-from queue import Empty, Queue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from qtui_core.dataclass import dataclass
@@ -29,6 +27,7 @@ from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import MOST_TEXT_BYTES
 from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
 from qtui_core.models.quoting import quoted
+from qtui_core.threads import in_daemon
 
 T = TypeVar("T")
 
@@ -364,25 +363,16 @@ def _patiently(call: Callable[[], T], subject: str, size: int = 0) -> T:
     """What a call of huggingface_hub returns, in a thread of its own: no time limit of its HTTP
     library counts more than the pause between two bytes, and it waits as long as a server asks."""
     limit = PATIENCE_SECONDS + size / SLOWEST
-    answers: Queue[tuple[Any, BaseException | None]] = Queue()
-
-    def work() -> None:
-        try:
-            answers.put((call(), None))
-        except BaseException as error:  # raised where it was asked for
-            answers.put((None, error))
-
-    threading.Thread(target=work, name=f"fetch {subject}", daemon=True).start()
+    answer = in_daemon(call)
     try:
-        answer, error = answers.get(timeout=limit)
-    except Empty:
+        return answer.result(limit)
+    except Exception as error:
+        if answer.done():
+            raise _explained(error, subject) from error
         raise Unreachable(
             f"The hub did not send {quoted(subject)} in {limit:.0f} s, which is too slow to wait "
             f"for; try again later."
         ) from None
-    if error is not None:
-        raise _explained(error, subject) from error
-    return cast(T, answer)
 
 
 def _passes(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
 from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
-from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
+from qtui_core.quant.codebook import LEVELS, unpack_nibbles
 
 #: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)

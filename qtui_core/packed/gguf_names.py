@@ -18,7 +18,7 @@ from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
 from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Transposed
-from qtui_core.quant.segments.elements import RowSource
+from qtui_core.quant.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
 _PAIRED_ROWS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qtui_core.packed.stored_tensors import Float32
-from qtui_core.quant.segments.elements import RowSource
+from qtui_core.quant.elements import RowSource
 
 
 class HalvesOfHeads:

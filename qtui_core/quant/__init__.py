@@ -7,11 +7,7 @@ from qtui_core.answers.tensors import (
     OutlierReport,
     TensorStatistics,
 )
-from qtui_core.quant.coding.levels import levels
-from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import measure
-from qtui_core.quant.quantized import QuantizedTensor, quantize
-from qtui_core.quant.scan.attribution import (
+from qtui_core.quant.attribution import (
     Attribution,
     Kept,
     SweepPoint,
@@ -19,19 +15,23 @@ from qtui_core.quant.scan.attribution import (
     decomposition_sweep,
     keep_columns,
 )
-from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
-from qtui_core.quant.scan.maps import MapKind, Pooling, TensorMap, Window, error_map, tensor_map
-from qtui_core.quant.scan.outliers import find_beyond, find_outliers
-from qtui_core.quant.scan.statistics import ValueHistogram, histogram, statistics
-from qtui_core.quant.segments.injection import Injected
-from qtui_core.quant.segments.parallel import Cancelled
-from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
-from qtui_core.quant.verdicts.explain import explain
-from qtui_core.quant.verdicts.granularities import (
+from qtui_core.quant.columns import ColumnMagnitude, ColumnStatistics, column_statistics
+from qtui_core.quant.elements import Injected
+from qtui_core.quant.explain import explain
+from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.granularities import (
     GranularityError,
     GranularityErrors,
     error_by_granularity,
 )
+from qtui_core.quant.levels import levels
+from qtui_core.quant.maps import MapKind, Pooling, TensorMap, Window, error_map, tensor_map
+from qtui_core.quant.measure import measure
+from qtui_core.quant.outliers import find_beyond, find_outliers
+from qtui_core.quant.quantized import QuantizedTensor, quantize
+from qtui_core.quant.reading import Cancelled
+from qtui_core.quant.statistics import ValueHistogram, histogram, statistics
+from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.granularity import (
     Granularity,
     PerBlock,

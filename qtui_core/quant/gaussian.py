@@ -14,19 +14,15 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.coder import LARGEST
+from qtui_core.quant.coders import LARGEST
+from qtui_core.quant.elements import ModelExtent
+from qtui_core.quant.layout import Extent, Float32, Float64, matrix_shape, run_lengths
+from qtui_core.quant.plan import make_coder
 from qtui_core.quant.quantized import quantize
-from qtui_core.quant.segments.elements import Float32, ModelExtent
-from qtui_core.quant.segments.grouping import Extent
-from qtui_core.quant.segments.layout import matrix_shape, run_lengths
-from qtui_core.quant.segments.process import make_coder
 from qtui_core.schemes.granularity import PerBlock, PerGroup, PerModel, PerRow
 from qtui_core.schemes.scheme import Family, Scheme
-
-Float64 = npt.NDArray[np.float64]
 
 #: Elements of a sample, and at most of a group in it.
 SAMPLE, LONGEST = 1 << 18, 1 << 12

@@ -8,29 +8,29 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.codebook import NestedScales, unpack_nibbles
-from qtui_core.quant.coding.coder import NO_SCALES, Coder, Codes, GroupScales
-from qtui_core.quant.coding.decomposition import Float16, Int64
-from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.segments.elements import (
-    Elements,
-    Float32,
-    ModelExtent,
-    Segment,
-    TensorLike,
-    elements_of,
-)
-from qtui_core.quant.segments.grouping import group_count
-from qtui_core.quant.segments.layout import (
+from qtui_core.quant.codebook import NestedScales, unpack_nibbles
+from qtui_core.quant.coders import Codes, GroupScales
+from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.layout import (
     Columns,
+    Float32,
     Whole,
-    layout_of,
+    group_count,
     matrix_shape,
     scale_index,
     scale_shape,
 )
-from qtui_core.quant.segments.parallel import Scratch, Watch, map_segments, thread_count
-from qtui_core.quant.segments.process import Plan, encode, make_coder, prepare
+from qtui_core.quant.outlier_columns import Float16, Int64
+from qtui_core.quant.plan import (
+    Plan,
+    SchemeReducer,
+    decode,
+    encode,
+    prepare,
+    scan,
+    unread_plan,
+)
+from qtui_core.quant.reading import Watch, map_segments, thread_count
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -115,20 +115,15 @@ class QuantizedTensor:
         it is given, which is flat or of that shape and contiguous, and `out` is returned."""
         count = int(np.prod(self.shape, dtype=np.int64))
         target = np.empty(count, np.float32) if out is None else out.reshape(-1)
-        coder = make_coder(self.scheme)
-        plan = Plan(self.scheme, coder, layout_of(self.scheme.granularity, self.shape))
-        whole = GroupScales(
-            self.scales.reshape(-1),
-            None if self.zero_points is None else self.zero_points.reshape(-1),
-        )
-        shared = isinstance(plan.layout, Whole | Columns) or whole.scale.size == 0
-        codes = self.codes.reshape(-1)
+        plan = unread_plan(self.scheme, self.shape)
+        codes, scales = self.codes.reshape(-1), self.scales.reshape(-1)
+        zero_points = None if self.zero_points is None else self.zero_points.reshape(-1)
 
-        def work(segment: Segment, scratch: Scratch) -> None:
-            scales = whole if shared else _slice_scales(plan, whole, segment)
-            part = codes[_code_slice(coder, segment)]
+        def work(segment: Segment) -> None:
+            groups = _group_slice(plan, segment)
+            own = GroupScales(scales[groups], None if zero_points is None else zero_points[groups])
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                coder.decode(plan.layout, part, scales, segment.raw, scratch)
+                decode(plan, codes[_code_slice(plan, segment)], own, segment.raw)
 
         segments = elements_of(target).segments(plan.multiple)
         for _ in map_segments(work, segments, threads=thread_count(count, threads)):
@@ -146,7 +141,7 @@ class CodeScan(SchemeReducer[int]):
         scheme, plan = self.plan.scheme, self.plan
         coder = plan.coder
         self._shape, self._nonfinite = elements.shape, 0
-        self._codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
+        self._codes = np.empty(plan.code_count(elements.count), coder.code_dtype)
         shape = scale_shape(scheme.granularity, elements.shape)
         self._scales = np.empty(shape, np.float32)
         self._zero_points: npt.NDArray[Any] | None = None
@@ -171,12 +166,12 @@ class CodeScan(SchemeReducer[int]):
         if plan.fixed is not None:
             self._keep_scales(slice(None), plan.fixed, plan.fixed.scale)
 
-    def take(self, segment: Segment, scratch: Scratch) -> int:
+    def take(self, segment: Segment) -> int:
         """Writes the codes and scales of a segment to their places. Returns how many elements are
         not finite."""
-        plan, codes = self.plan, self._codes[_code_slice(self.plan.coder, segment)]
-        prepared = prepare(plan, segment, scratch)
-        encode(plan, prepared, codes, scratch)
+        plan, codes = self.plan, self._codes[_code_slice(self.plan, segment)]
+        prepared = prepare(plan, segment)
+        encode(plan, prepared, codes)
         if plan.decomposition is not None and self._outlier_values is not None:
             plan.decomposition.collect(self._outlier_values, prepared.values, segment.start)
         if plan.fixed is None and self._scales.size:
@@ -200,8 +195,7 @@ class CodeScan(SchemeReducer[int]):
         self._nonfinite += part
 
     def result(self) -> QuantizedTensor:
-        scheme = self.plan.scheme
-        packed = scheme.family is Family.CODEBOOK
+        scheme, packed = self.scheme, self.plan.packed
         return QuantizedTensor(
             scheme=scheme,
             shape=self._shape,
@@ -243,19 +237,13 @@ def quantize(
     return found.result()
 
 
-def _code_slice(coder: Coder, segment: Segment) -> slice:
+def _code_slice(plan: Plan, segment: Segment) -> slice:
     # Segments start at even elements, so the codes before one are a whole number of bytes.
-    return slice(coder.code_count(segment.start), coder.code_count(segment.start + segment.size))
+    return slice(plan.code_count(segment.start), plan.code_count(segment.start + segment.size))
 
 
 def _group_slice(plan: Plan, segment: Segment) -> slice:
+    if isinstance(plan.layout, Whole | Columns):
+        return slice(0, None)
     first = group_count(plan.layout, segment.start) if segment.start else 0
     return slice(first, first + group_count(plan.layout, segment.size))
-
-
-def _slice_scales(plan: Plan, scales: GroupScales, segment: Segment) -> GroupScales:
-    groups = _group_slice(plan, segment)
-    if scales.scale.size == 0:
-        return NO_SCALES
-    zero_point = None if scales.zero_point is None else scales.zero_point[groups]
-    return GroupScales(scales.scale[groups], zero_point)

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from qtui_core.answers.codes import BitBudget, BitPart
-from qtui_core.quant.segments.layout import matrix_shape, scale_shape
+from qtui_core.quant.layout import matrix_shape, scale_shape
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 

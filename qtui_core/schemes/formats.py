@@ -46,11 +46,6 @@ class SchemeFormat:
     default: Granularity | None
     element: str | None = None
 
-    @property
-    def overflows(self) -> bool:
-        """Whether there is an infinity or NaN for values beyond the largest number."""
-        return self.family is Family.CAST or (self.family is Family.FLOAT and self.bits == 8)
-
 
 _FORMATS = (
     *(SchemeFormat(f"int{b}", Family.INTEGER, b, PerGroup(64)) for b in (2, 3, 4)),
@@ -93,7 +88,7 @@ CLIPPING_RULES = ("full", "floor", "even")
 #: Families whose formats have a fixed granularity.
 FIXED_GRANULARITY = (Family.MICROSCALING, Family.TWO_LEVEL)
 ALL_SCALE_RULES = tuple(rule for rules in SCALE_RULES.values() for rule in rules)
-ROUNDINGS = ("nearest", "truncate", "stochastic")
+ROUNDINGS = ("nearest", "stochastic")
 
 FORMAT_HELP = "int2 to int8, " + ", ".join(
     f.name for f in _FORMATS if f.family is not Family.INTEGER

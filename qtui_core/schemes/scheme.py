@@ -54,8 +54,6 @@ class Scheme:
         nested_block: how many scales share a constant under double quantization.
         rounding: one of ROUNDINGS: how elements are rounded to levels.
         seed: of stochastic rounding.
-        saturate: whether values beyond the largest number become that number; else they become
-            infinity, or NaN if the format has no infinity.
         outlier_threshold: columns with an element of at least this magnitude (in the tensor's unit)
             are kept in 16 bits; None keeps no columns. LLM.int8() finds these columns in
             activations, and also keeps the same columns of the weight `[out, in]`.
@@ -70,7 +68,6 @@ class Scheme:
     float_zero_point: bool = False
     rounding: str = "nearest"
     seed: int = 0
-    saturate: bool = True
     outlier_threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -211,11 +208,6 @@ def _check_rounding(scheme: Scheme) -> None:
         raise UsageError("A seed belongs to stochastic rounding: write stochastic with it.")
     if not 0 <= scheme.seed <= MAX_SEED:
         raise UsageError(f"A seed is a whole number from 0 to {MAX_SEED:,}; got {scheme.seed}.")
-    if not scheme.saturate and not SCHEME_FORMATS[name].overflows:
-        raise UsageError(
-            f"{name} has neither an infinity nor NaN for what lies beyond its largest level: "
-            f"nosat is for the casts, e4m3 and e5m2."
-        )
 
 
 def _check_outliers(scheme: Scheme) -> None:

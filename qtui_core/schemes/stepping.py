@@ -135,7 +135,6 @@ def with_format(scheme: Scheme, name: str) -> Scheme:
         float_zero_point=scheme.float_zero_point and not symmetric,
         scale_rule=scheme.scale_rule if same_rules else "",
         double_quantization=scheme.double_quantization and nestable,
-        saturate=scheme.saturate or not SCHEME_FORMATS[name].overflows,
     )
     if made.double_quantization:
         made = replace(made, nested_block=scheme.nested_block)

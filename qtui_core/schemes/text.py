@@ -29,10 +29,21 @@ def _or(words: tuple[str, ...]) -> str:
 OPTION_HELP = (
     f"sym or asym, asym:zpfloat and {_or(SCALE_RULES[Family.INTEGER])} with the integers; "
     f"{_or(SCALE_RULES[Family.MICROSCALING])} with the mx formats; dq or dq128 with nf4 and fp4; "
-    "truncate, stochastic or stochastic7; nosat; outliers6.0 with the integers"
+    "stochastic or stochastic7; outliers6.0 with the integers"
 )
 _NUMBERED = re.compile(r"(dq|stochastic)([0-9]{0,10})")
 _OUTLIERS = re.compile(r"outliers([0-9]*\.?[0-9]*(?:e[-+]?[0-9]+)?)")
+#: What `qtui formats` does to a value and no scheme does to a tensor, with what to do instead.
+FOR_VALUES = {
+    "nosat": (
+        "they clip to the largest number and count what they clipped; what becomes of one value "
+        "without is shown by qtui formats --no-saturate"
+    ),
+    "truncate": (
+        "nearest has a quarter of its error, and stochastic no bias; what becomes of one value is "
+        "shown by qtui formats --rounding toward-zero"
+    ),
+}
 #: Takes a part and the whole text; returns the fields of `Scheme` that the part sets.
 Read = Callable[[str, str], dict[str, Any] | None]
 
@@ -69,7 +80,7 @@ def _rounding(part: str, text: str) -> dict[str, Any] | None:
     found = _NUMBERED.fullmatch(part)
     if found is not None and found[1] == "stochastic":
         return {"rounding": "stochastic", "seed": int(found[2] or 0)}
-    return {"rounding": part} if part == "truncate" else None
+    return None
 
 
 def _outliers(part: str, text: str) -> dict[str, Any] | None:
@@ -116,11 +127,6 @@ SCHEME_OPTIONS: Final = (
         lambda scheme: (
             "" if scheme.rounding == "nearest" else f"{scheme.rounding}{scheme.seed or ''}"
         ),
-    ),
-    SchemeOption(
-        "saturation",
-        _words({"nosat": {"saturate": False}}),
-        lambda scheme: "" if scheme.saturate else "nosat",
     ),
     SchemeOption(
         "outlier threshold",
@@ -174,6 +180,8 @@ def _read_part(part: str, text: str) -> tuple[str, dict[str, Any]]:
         found = option.read(part, text)
         if found is not None:
             return option.kind, found
+    if part in FOR_VALUES:
+        raise UsageError(f"Schemes have no {part}: {FOR_VALUES[part]}.")
     raise UsageError(
         f"{part!r} in the scheme {text!r} is neither a granularity "
         f"({GRANULARITY_HELP}) nor an option ({OPTION_HELP})."

@@ -145,7 +145,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "inspect": {
         "schema_version": 1, "model": {"id": "m"}, "sample": {"rows": 2},
         "schemes": [{"scheme": "int4", "sqnr_db": 20.5, "relative_mse": 0.01, "bytes": 500,
-                     "bits_per_parameter": 4.5, "saturated": 0, "overflowed": 0}],
+                     "bits_per_parameter": 4.5, "saturated": 0}],
         "tensors": [{"name": "a", "errors": [{"scheme": "int4", "sqnr_db": 19.5}]}],
         "memory": {"peak_allocated_bytes": 1000, "process_bytes": 2000},
     },

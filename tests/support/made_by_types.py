@@ -19,7 +19,7 @@ SCHEMES = st.sampled_from(
     [
         Scheme.parse(text)
         for text in ("int4:group64:asym", "nf4:dq128", "mxfp4:rceil", "bf16", "int8:outliers6.5",
-                     "e4m3:tile128x128:stochastic7:nosat", "ternary", "nvfp4")
+                     "e4m3:tile128x128:stochastic7", "ternary", "nvfp4")
     ]
 )  # fmt: skip
 KNOWN: Mapping[Any, st.SearchStrategy[Any]] = {

@@ -13,10 +13,10 @@ from qtui_core.memory.replay.record import Event
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
-from qtui_core.quant.scan.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
-from qtui_core.quant.scan.scan import scan
-from qtui_core.quant.segments.elements import ModelExtent, TensorLike
-from qtui_core.quant.segments.parallel import Watch
+from qtui_core.quant.elements import ModelExtent, TensorLike
+from qtui_core.quant.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
+from qtui_core.quant.plan import scan
+from qtui_core.quant.reading import Watch
 from qtui_core.schemes.scheme import Scheme
 
 

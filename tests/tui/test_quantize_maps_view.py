@@ -336,8 +336,8 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
 ) -> None:
     texts = [
         "int4:tile128x128:asym:zpfloat:stochastic7:outliers6.5", "nf4:block64:dq128",
-        "mxfp6-e3m2:rceil:truncate", "int8:token:full:truncate:outliers6.0", "nvfp4", "bf16",
-        "ternary:group64", "e4m3:tile128x128:stochastic:nosat",
+        "mxfp6-e3m2:rceil:stochastic", "int8:token:full:stochastic:outliers6.0", "nvfp4", "bf16",
+        "ternary:group64", "e4m3:tile128x128:stochastic",
     ]  # fmt: skip
     async with running((width, 24), model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
@@ -349,13 +349,13 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
             assert sum(len(part) for part, *_ in spans) <= bar.content_size.width
             values = {knob.value for _, style, knob in spans if knob and style == "value"}
             assert text.split(":")[0] in values
-            for part in ("stochastic", "truncate", "float", "6.5", "128", "rceil"):
+            for part in ("stochastic", "float", "6.5", "128", "rceil"):
                 if part in text.replace("zpfloat", "float"):
                     assert part in values
         panel.take_scheme(Scheme.parse("int8:row"))
         for key, expected in (
-            ("R", "int8:row:truncate"), ("a", "int8:row:asym:truncate"),
-            ("A", "int8:row:asym:zpfloat:truncate"),
+            ("R", "int8:row:stochastic"), ("a", "int8:row:asym:stochastic"),
+            ("A", "int8:row:asym:zpfloat:stochastic"),
         ):  # fmt: skip
             await press(pilot, key)
             assert str(panel.shown.scheme) == expected

@@ -122,8 +122,8 @@ class ErrorByColumn:
 
 @dataclass(frozen=True)
 class GranularityRow:
-    """The error of a format under one granularity, whose text is empty for a cast. `saturated` and
-    `overflowed` count elements beyond its largest number; errors leave out those that overflowed.
+    """The error of a format under one granularity, whose text is empty for a cast. `saturated`
+    counts elements beyond its largest number.
     `overhead_bits` are bits per element besides the codes."""
 
     scheme: str
@@ -136,7 +136,6 @@ class GranularityRow:
     sqnr_db: float | None
     gaussian_sqnr_db: float | None
     saturated: int = 0
-    overflowed: int = 0
 
 
 @dataclass(frozen=True)

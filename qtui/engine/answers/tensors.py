@@ -142,7 +142,6 @@ class Ranked:
 
     name: str
     sqnr_db: float | None
-    overflowed: int
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from qtui_core.errors import UsageError
 from qtui_core.loading.text import Text, builtin_text, read_text
 from qtui_core.models.quoting import printable
 from qtui_core.quant import PerModel
-from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.elements import Float32
 
 CHANNELS_SENT = 16
 OUTPUTS_SENT = 8

@@ -23,15 +23,15 @@ from qtui_core.answers.codes import NF4Construction
 from qtui_core.errors import UsageError
 from qtui_core.models.files.safetensors import MAX_SIZE
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.codebook import construct_nf4
+from qtui_core.quant.codebook import construct_nf4
+from qtui_core.quant.contest import Contender, verdict
 from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.granularities import at_equal_bits
 from qtui_core.quant.measure import ErrorScan, decibels
-from qtui_core.quant.scan.occupancy import OccupancyScan
-from qtui_core.quant.scan.statistics import StatisticsScan
-from qtui_core.quant.segments.parallel import Reducer
+from qtui_core.quant.occupancy import OccupancyScan
+from qtui_core.quant.reading import Reducer
+from qtui_core.quant.statistics import StatisticsScan
 from qtui_core.quant.storage import bit_budget as budget_of
-from qtui_core.quant.verdicts.contest import Contender, verdict
-from qtui_core.quant.verdicts.granularities import at_equal_bits
 from qtui_core.schemes.scheme import check_side_by_side
 
 

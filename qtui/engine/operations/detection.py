@@ -16,8 +16,8 @@ from qtui_core.answers.tensors import OUTLIER_SIGMA
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import OutlierReport, find_beyond, find_outliers
-from qtui_core.quant.scan.attribution import outlier_columns
-from qtui_core.quant.scan.columns import (
+from qtui_core.quant.attribution import outlier_columns
+from qtui_core.quant.columns import (
     STANDS_OUT,
     ColumnScan,
     ColumnStatistics,

@@ -34,10 +34,10 @@ from qtui_core.quant import ErrorReport
 from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
 from qtui_core.quant import measure as measure_elements
+from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.statistics import StatisticsScan
-from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.parallel import Reducer
+from qtui_core.quant.reading import Reducer
+from qtui_core.quant.statistics import StatisticsScan
 
 OUTLIER_COLUMNS_SENT = 256
 
@@ -110,7 +110,7 @@ def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
         sampled |= not sample.is_whole
         nothing = report.nonfinite == report.count
         sqnr_db = math.nan if nothing else report.sqnr_db
-        ranked = Ranked(info.name, sqnr_db, report.overflowed)
+        ranked = Ranked(info.name, sqnr_db)
         task.progress((done + 1) / len(infos), ranked)
     return AllRanked(sampled)
 

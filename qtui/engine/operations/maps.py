@@ -11,7 +11,7 @@ from qtui.engine.requests import PictureRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import MapKind, Pooling, Window, tensor_map
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.layout import matrix_shape
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

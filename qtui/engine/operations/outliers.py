@@ -35,8 +35,7 @@ from qtui.engine.requests import (
 from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.measure import decibels
-from qtui_core.quant.scan.attribution import (
+from qtui_core.quant.attribution import (
     Kept,
     SweepPoint,
     attribute_error,
@@ -44,8 +43,9 @@ from qtui_core.quant.scan.attribution import (
     keep_columns,
     suspects,
 )
-from qtui_core.quant.scan.columns import ColumnStatistics, threshold_ladder
-from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by_granularity
+from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
+from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
+from qtui_core.quant.measure import decibels
 from qtui_core.schemes.stepping import FIRST_THRESHOLD
 
 COLUMNS_SENT = 64
@@ -181,7 +181,6 @@ def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
                 sqnr_db=found.report.sqnr_db,
                 gaussian_sqnr_db=found.report.gaussian_sqnr_db,
                 saturated=found.report.saturated,
-                overflowed=found.report.overflowed,
             )
             rows[name].append(row)
             task.progress(done / total, GranularityProgress(name, row))

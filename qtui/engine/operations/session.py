@@ -26,13 +26,11 @@ from qtui_core.quant import (
     find_outliers,
     statistics,
 )
+from qtui_core.quant.elements import Injected, elements_of
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.scan.statistics import StatisticsScan
-from qtui_core.quant.segments.elements import elements_of
-from qtui_core.quant.segments.injection import Injected
-from qtui_core.quant.segments.parallel import Reducer, fractions_of, thread_count
-from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.plan import Plan, SchemeReducer, first_passes, make_plan, scan
+from qtui_core.quant.reading import Reducer, fractions_of, thread_count
+from qtui_core.quant.statistics import StatisticsScan
 
 CACHED_RESULTS = 64
 #: Cached results about single columns and thresholds: small, many, and often requested again.

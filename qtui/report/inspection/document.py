@@ -129,9 +129,9 @@ def _dtypes(inspection: Inspection) -> Table:
 
 
 def _schemes(inspection: Inspection) -> Table:
-    kept = {s.scheme: 0.0 if s.overflowed else s.sqnr_db or 0.0 for s in inspection.schemes}
+    kept = {s.scheme: s.sqnr_db or 0.0 for s in inspection.schemes}
     best = max(kept.values(), default=0.0)
-    beyond = any(s.saturated or s.overflowed for s in inspection.schemes)
+    beyond = any(s.saturated for s in inspection.schemes)
     return Table(
         columns=(
             Column("scheme", key=True),
@@ -147,7 +147,7 @@ def _schemes(inspection: Inspection) -> Table:
                 format_bytes(s.nbytes),
                 format_value(s.relative_mse, 3),
                 format_decibels(s.sqnr_db),
-                *((beyond_range(s.saturated, s.overflowed) or "0",) if beyond else ()),
+                *((beyond_range(s.saturated) or "0",) if beyond else ()),
                 format_decibels(s.gaussian_sqnr_db),
                 s.worst_tensor or "–",
             )
@@ -166,16 +166,14 @@ def _schemes(inspection: Inspection) -> Table:
 
 
 _BEYOND = (
-    "Beyond range: values of what was read that exceed the largest number of the format; clipped "
-    "became that number, lost became infinite or NaN and are left out of the decibels."
+    "Beyond range: values of what was read that exceed the largest number of the format and were "
+    "clipped to it."
 )
 
 
-def beyond_range(saturated: int, overflowed: int) -> str:
-    """How many values exceed the largest number of a format, and what became of them; "" if there
-    are none."""
-    counts = ((saturated, "clipped"), (overflowed, "lost"))
-    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
+def beyond_range(saturated: int) -> str:
+    """How many values exceed the largest number of a format; "" if there are none."""
+    return f"{saturated:,} clipped" if saturated else ""
 
 
 def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
@@ -207,8 +205,6 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
 
 
 def _first_sqnr(tensor: TensorReport) -> float:
-    if tensor.errors and tensor.errors[0].overflowed:
-        return -math.inf
     value = tensor.errors[0].sqnr_db if tensor.errors else None
     return math.inf if value is None else value
 
@@ -281,7 +277,7 @@ def _statistics(tensors: Sequence[TensorReport], note: str) -> Table:
 
 def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> Table:
     quantized = [t for t in tensors if t.errors]
-    beyond = any(e.saturated or e.overflowed for t in quantized for e in t.errors)
+    beyond = any(e.saturated for t in quantized for e in t.errors)
     return Table(
         columns=(Column("tensor", key=True), *(Column(s.scheme, numeric=True) for s in schemes)),
         rows=tuple(
@@ -301,7 +297,7 @@ def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> 
 
 
 def _with_gap(error: ErrorReport) -> str:
-    parts = (_decibels(error), beyond_range(error.saturated, error.overflowed))
+    parts = (_decibels(error), beyond_range(error.saturated))
     return ", ".join(part for part in parts if part)
 
 
@@ -309,7 +305,7 @@ def _decibels(error: ErrorReport) -> str:
     if error.relative_mse is None:
         return "–"  # nothing but zeros, or nothing finite
     if error.sqnr_db is None:
-        return "the rest exact" if error.overflowed else "exact"
+        return "exact"
     gap = None
     if error.gaussian_sqnr_db is not None:
         gap = error.sqnr_db - error.gaussian_sqnr_db
@@ -320,7 +316,7 @@ def _tone(tensor: TensorReport) -> Tone:
     stats = tensor.statistics
     if stats is None or not tensor.errors:
         return "dim"
-    if stats.nan or stats.inf or any(e.overflowed for e in tensor.errors):
+    if stats.nan or stats.inf:
         return "bad"
     gaps = [
         e.gaussian_sqnr_db - e.sqnr_db

@@ -6,5 +6,5 @@ STATISTICS = (
 )  # fmt: skip
 ERRORS = (
     "bits_per_parameter", "bytes", "saturated", "sqnr_db", "gaussian_sqnr_db", "relative_mse",
-    "gaussian_relative_mse", "max_abs_error", "overflowed", "outlier_columns",
+    "gaussian_relative_mse", "max_abs_error", "outlier_columns",
 )  # fmt: skip

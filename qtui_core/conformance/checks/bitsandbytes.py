@@ -13,7 +13,7 @@ from qtui_core.conformance import data
 from qtui_core.conformance.checks.sides import check, numbers, quantized, same_numbers, side_of
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
-from qtui_core.quant.coding.codebook import LEVELS, dynamic_map, unpack_nibbles
+from qtui_core.quant.codebook import LEVELS, dynamic_map, unpack_nibbles
 from qtui_core.schemes.scheme import Scheme
 
 

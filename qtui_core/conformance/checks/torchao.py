@@ -22,7 +22,7 @@ from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format
 from qtui_core.formats.array import decode_array, encode_array
-from qtui_core.quant.coding.codebook import LEVELS, dynamic_map
+from qtui_core.quant.codebook import LEVELS, dynamic_map
 from qtui_core.schemes.granularity import PerGroup, PerRow
 from qtui_core.schemes.scheme import Scheme
 

@@ -180,7 +180,7 @@ class _Verdict:
             return f"{start}: take {best.name} instead, {figures_of(best.row)}."
         return (
             f"{start}, and nothing else in its bytes gives finite ones: name schemes that reach "
-            f"further, or without nosat."
+            f"further."
         )
 
     def _worse(self, better: JudgedRow) -> str:

@@ -77,7 +77,7 @@ def weigh(
         if found is not None:
             return [math.fsum(nats) / len(nats) for nats in found.nats[tensor.info.name]]
         # Infinity or NaN spoils everything that it touches, as if nothing were kept of the tensor.
-        relative = [1.0 if e.overflowed else e.relative_mse or 0.0 for e in tensor.errors]
+        relative = [e.relative_mse or 0.0 for e in tensor.errors]
         return [error * tensor.energy / energy for error in relative]
 
     def options_of(tensor: TensorReport) -> TensorOptions:

@@ -56,7 +56,7 @@ def conclude_adapter(report: AdapterReport, unread: str = "") -> str:
         values = plural(max(way.lost for way in lost), "value")
         said = (
             f"{', '.join(way.name for way in lost)} {'makes' if len(lost) == 1 else 'make up to'} "
-            f"{values} infinite or NaN: leave out nosat or take a format that reaches further"
+            f"{values} infinite or NaN: take a format that reaches further"
         )
         if not finite:
             return f"{said}, so nothing is known of the update."

@@ -26,14 +26,13 @@ from qtui_core.models.files.arrays import Float32, RowReader
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.packed import LogicalWeight, logical_weights, open_weight
 from qtui_core.packed.gguf_names import is_gguf
-from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.segments.elements import RowSource
+from qtui_core.quant.elements import RowSource
 
 #: Elements of an update that are computed at once.
 _CHUNK = 1 << 18
 #: The casts to the dtypes in which a sum is stored. A sum of F64 weights stays float32.
-_CASTS = {"BF16": Scheme.parse("bf16:nosat"), "F16": Scheme.parse("fp16:nosat")}
-_MERGED_DTYPES = ("F32", "F64", *_CASTS)
+_NARROW = ("BF16", "F16")
+_MERGED_DTYPES = ("F32", "F64", *_NARROW)
 
 #: Merges into rows of a base, float32 `[rows, columns]`; `rounded` to the stored dtype or not.
 #: Raises ModelError if a value is not finite.
@@ -119,9 +118,16 @@ class MergedWeight:
 
 
 def round_stored(values: Float32, stored: str) -> Float32:
-    """Values rounded to the nearest of BF16 or F16, ties to even; as they are for ""."""
-    cast = _CASTS.get(stored)
-    return values if cast is None else quantize(values, cast).dequantize()
+    """Values rounded to the nearest of BF16 or F16, ties to even, beyond the largest infinite; as
+    they are for ""."""
+    if stored not in _NARROW:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if stored == "F16":
+            return values.astype(np.float16).astype(np.float32)
+        words = np.ascontiguousarray(values).view(np.uint32)
+        rounded = (words + np.uint32(0x7FFF) + (words >> 16 & np.uint32(1))) & np.uint32(0xFFFF0000)
+        return np.where(np.isnan(values), values, rounded.view(np.float32))
 
 
 def is_quantized(info: TensorInfo) -> bool:
@@ -246,7 +252,7 @@ def _stored_dtype(base: ModelSource, weight: LogicalWeight) -> str:
             f"{quoted(weight.name)} of {quoted(base.id)} is stored as {weight.method}, into which "
             f"qtui merges no adapter: give a base of 16 or 32 bits."
         )
-    return weight.method if weight.method in _CASTS else ""
+    return weight.method if weight.method in _NARROW else ""
 
 
 def _twice(adapter: Adapter, name: str) -> ModelError:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.rows import Strip
 from qtui_core.models.files.arrays import Float32
+from qtui_core.quant.elements import RowSource
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.segments.elements import RowSource
 
 #: Elements of each matrix per decoded chunk.
 _CHUNK = 1 << 19

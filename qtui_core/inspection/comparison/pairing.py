@@ -20,7 +20,7 @@ from qtui_core.packed.gguf_names import (
     restore,
 )
 from qtui_core.packed.views import Reshaped
-from qtui_core.quant.segments.elements import RowSource
+from qtui_core.quant.elements import RowSource
 
 #: Wrappers around a model that some tools include in names and others do not.
 _WRAPPERS = re.compile(

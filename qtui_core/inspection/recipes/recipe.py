@@ -221,9 +221,9 @@ def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
 
 
 def is_plain(scheme: Scheme) -> bool:
-    """Whether elements are rounded to the nearest level, with saturation and without outlier
-    columns, as in the tools."""
-    return scheme.rounding == "nearest" and scheme.saturate and scheme.outlier_threshold is None
+    """Whether elements are rounded to the nearest level and no outlier columns are kept, as
+    in the tools."""
+    return scheme.rounding == "nearest" and scheme.outlier_threshold is None
 
 
 def short_group(tensor: RecipeTensor, group: int) -> str:

@@ -21,7 +21,7 @@ import torch
 
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import Findings, LabChart, LabLine, See, findings
-from qtui_core.quant.coding.codebook import dynamic_map
+from qtui_core.quant.codebook import dynamic_map
 from qtui_core.quantities import phrase
 
 Map = Callable[[torch.Tensor], torch.Tensor]

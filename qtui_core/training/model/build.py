@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -25,7 +24,7 @@ from transformers.models.auto.modeling_auto import (
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.loading.model import without_code
+from qtui_core.loading.model import configuration_object
 from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
@@ -51,20 +50,7 @@ def configuration_of(config: Mapping[str, Any], plan: RunPlan) -> Any:
     Raises ModelError if the installed transformers does not know the model or does not accept the
     configuration.
     """
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
-        raise ModelError("The config.json names no model_type, so there is no class to trace.")
-    if kind not in CONFIG_MAPPING:
-        own = "; it asks for code of its own, which is never run" * ("auto_map" in config)
-        raise ModelError(
-            f"The installed transformers {transformers.__version__} knows no model of type "
-            f"{kind!r}{own}."
-        )
-    try:
-        built = CONFIG_MAPPING[kind].from_dict(without_code(dict(config)))
-    except Exception as error:  # a configuration can make a constructor raise anything
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"transformers does not accept this config.json: {first}") from error
+    built = configuration_object(config)
     text = built.get_text_config()
     for part in (built, text):
         part.use_cache = plan.loop != "trainer"  # the Trainer uses no cache

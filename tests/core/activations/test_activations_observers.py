@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from every import over
 
-from qtui_core.activations.observers import MinMax, Observer, Percentile
-from qtui_core.activations.sample import EvenSample
+from qtui_core.activations.observers import EvenSample, MinMax, Observer, Percentile
 from qtui_core.errors import UsageError
 
 

@@ -132,7 +132,7 @@ def test_other_formats_have_the_way_that_is_their_own() -> None:
 
 def test_a_fixed_range_clips_whatever_the_scheme_says() -> None:
     first, second = recording(1), recording(2)
-    way = static(Scheme.parse("e4m3:tensor:nosat"), Percentile(99), first.observed)
+    way = static(Scheme.parse("e4m3:tensor"), Percentile(99), first.observed)
     report = next(compare_ranges([way], first, second))
     assert report.calibration.sqnr_db is not None
     assert np.isfinite(report.calibration.sqnr_db)

@@ -10,9 +10,9 @@ from every import over
 
 from qtui.engine.element import element_under_scheme
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.segments.elements import elements_of
-from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.process import make_plan
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.plan import make_plan
 
 SCHEMES = [
     "int4:group64", "int4:group48", "int4:group64:asym", "int3:group32:full",

@@ -8,16 +8,14 @@ from every import in_parts, over
 
 from qtui.engine.element import element_under_scheme
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.segments.elements import elements_of
-from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.process import make_plan
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.plan import make_plan
 
 SCHEMES = [
     "bf16:stochastic4",
-    "fp16:truncate",
-    "fp16:nosat",
     "int4:group64:stochastic",
-    "int4:group7:asym:truncate",
+    "int4:group7:asym:stochastic",
     "int8:row:asym:zpfloat",
     "int4:block33:asym:zpfloat:stochastic",
     "int8:row:outliers3",

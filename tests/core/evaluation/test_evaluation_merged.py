@@ -21,7 +21,7 @@ from qtui_core.evaluation.results import Candidate, EvaluatedText, EvaluationBeg
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
-from qtui_core.quant.segments.injection import ArrayRows
+from qtui_core.quant.elements import ArrayRows
 from qtui_core.schemes.scheme import Scheme
 
 torch = LazyImport("torch")

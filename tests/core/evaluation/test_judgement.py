@@ -95,8 +95,7 @@ def test_the_sentence_in_every_state() -> None:
         ),
         (
             "The assignment gives logits that are not finite for 60 of the tokens, and nothing "
-            "else in its bytes gives finite ones: name schemes that reach further, or without "
-            "nosat.",
+            "else in its bytes gives finite ones: name schemes that reach further.",
             "",
             judged([math.nan, math.inf, math.nan, eight]),
         ),

@@ -159,13 +159,10 @@ def test_the_sentence_is_true_in_every_state(tmp_path):
     still[f"{Q}.lora_B.weight"][:] = 0
     norm = {"model.norm.weight": np.ones(128, np.float32)}
     scale = {"model.norm.weight": np.full(128, 2, np.float32)}
-    large = weight() * np.float32(1e6)
     cases = {
         "changes nothing": ({NAME: weight()}, still, "nf4"),
         "changes 1 weight, and none that is quantized": (norm, scale, "nf4"),
         "nothing to merge": (norm, {"score.weight": np.ones((2, 4), np.float32)}, "nf4"),
-        "infinite or NaN": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat,nf4"),
-        "nothing is known": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat"),
         "merging itself loses nothing": ({NAME: weight()}, lora(Q, 64, 128), "nf4"),
     }
 

@@ -15,7 +15,7 @@ from qtui_core.inspection.comparison.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.layout import matrix_shape
 
 STACK, CONVOLUTION = "stacked matrices", "convolution"
 #: Name, shape, config, expected reading, expected matrix.

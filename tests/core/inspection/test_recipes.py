@@ -29,7 +29,7 @@ def tensor(name, scheme, rows=128, columns=256, dtype="BF16"):
 SCHEMES = [
     "int2", "int3", "int4", "int4:asym", "int4:asym:zpfloat", "int5", "int6", "int7", "int8",
     "int8:tensor", "int8:group32", "int4:group32:signed", "int4:column", "int8:outliers6.0",
-    "int4:truncate", "e4m3", "e4m3:row", "e4m3:tile128x128", "e5m2", "e3m2", "e2m1", "nf4",
+    "int4:stochastic", "e4m3", "e4m3:row", "e4m3:tile128x128", "e5m2", "e3m2", "e2m1", "nf4",
     "nf4:dq", "fp4", "nf4:block128", "mxfp4", "mxfp4:even", "mxfp6-e3m2",
     "mxfp8-e4m3", "mxint8", "nvfp4", "ternary", "bf16", "fp16", "tf32",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from qtui_core.models.files.arrays import RowReader, decoder, read_float32
 from qtui_core.models.source import LONGEST_ROW
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.layout import matrix_shape
 
 CODES8 = np.arange(256, dtype=np.uint8)
 CODES16 = np.arange(1 << 16, dtype=np.uint16)

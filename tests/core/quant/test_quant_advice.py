@@ -13,13 +13,13 @@ from qtui_core.errors import UsageError
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme, bits_per_parameter, explain, find_outliers, measure, statistics
-from qtui_core.quant.verdicts.contest import Contender, verdict
+from qtui_core.quant.contest import Contender, verdict
 
 SCHEMES = [
     Scheme.parse(text)
     for text in (
         "nf4", "nf4:dq", "int4", "int4:asym", "int4:tensor", "int8", "int8:tensor", "int2:row",
-        "e4m3", "e4m3:tensor:nosat", "mxfp4", "nvfp4", "fp16", "bf16:truncate", "ternary",
+        "e4m3", "e4m3:tensor", "mxfp4", "nvfp4", "fp16", "bf16:stochastic", "ternary",
         "int8:row:outliers6.0",
     )
 ]  # fmt: skip

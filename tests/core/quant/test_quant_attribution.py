@@ -6,15 +6,15 @@ from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, find_outliers, measure, quantize
-from qtui_core.quant.scan.attribution import (
+from qtui_core.quant.attribution import (
     attribute_error,
     keep_columns,
     outlier_columns,
     suspects,
 )
-from qtui_core.quant.scan.columns import column_statistics
-from qtui_core.quant.segments.injection import ArrayRows, Injected
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.columns import column_statistics
+from qtui_core.quant.elements import ArrayRows, Injected
+from qtui_core.quant.layout import matrix_shape
 
 SCHEMES = [
     "int4:tensor",

@@ -7,14 +7,14 @@ from every import over
 from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.coding.codebook import (
+from qtui_core.quant.codebook import (
     FP4_LEVELS,
     NESTED_BLOCK,
     NF4_LEVELS,
-    CodebookCoder,
     dynamic_map,
     nearest_codes,
 )
+from qtui_core.quant.coders import CodebookCoder
 
 torch = LazyImport("torch")
 functional = LazyImport("bitsandbytes.functional")

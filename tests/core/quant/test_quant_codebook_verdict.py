@@ -10,8 +10,8 @@ from shorthands import code_occupancy
 from told_truly import faults_of
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
-from qtui_core.quant.verdicts.contest import REMEDY, UNEQUAL, Contender, verdict
-from qtui_core.quant.verdicts.granularities import at_equal_bits
+from qtui_core.quant.contest import REMEDY, UNEQUAL, Contender, verdict
+from qtui_core.quant.granularities import at_equal_bits
 
 #: Rows whose length is a multiple of 64 and of 72.
 SHAPE = (128, 576)
@@ -53,17 +53,9 @@ def test_the_winner_at_equal_bits_is_the_one_with_most_decibels(kind, first):
     best, second = sorted(contenders, key=lambda c: -c.db)[:2]
     assert f"({best.bits:.3f})" in sentence
     assert best.name in sentence
+    assert f"wins by {best.db - second.db:.1f} dB" in sentence or "are level" in sentence
     lead = best_of(contenders, "int4") - best_of(contenders, "nf4")
-    if lead >= 0.1:
-        assert sentence.startswith(f"INT4 beats NF4 here: at equal bits ({best.bits:.3f})")
-        normal = next(c for c in contenders if c.report.scheme.format == "nf4")
-        assert f"{lead:.1f} dB more than {normal.name}" in sentence
-    elif lead <= -0.1:
-        assert f"wins by {best.db - second.db:.1f} dB" in sentence or "are level" in sentence
-        integer = max(
-            (c for c in contenders if c.report.scheme.format == "int4"), key=lambda c: c.db
-        )
-        assert f" beats {integer.name} by {-lead:.1f} dB" in sentence
+    assert (f"by {abs(lead):.1f} dB: " in sentence) == (abs(lead) >= 0.1)
 
 
 def test_when_int4_wins_the_reason_is_in_the_data():
@@ -75,8 +67,7 @@ def test_when_int4_wins_the_reason_is_in_the_data():
     _, shifted = judged(tensor("one-sided"), FIRST, resized=True)
     assert "mean is 1.3 standard deviations from zero, and only a zero point" in shifted
     for sentence in (uniform, shifted):
-        assert sentence.startswith("INT4 beats NF4 here")
-        assert "Its error is the least" in sentence
+        assert re.search(r" int4:\S+ beats nf4", sentence)
 
 
 def test_why_nf4_wins():
@@ -117,16 +108,6 @@ def test_more_decibels_for_more_bits_are_weighed():
     lead, worth = int8.db - nf4.db, 6.0206 * 4
     assert f"{lead:.1f} dB more than nf4:block64 for 4.000 bits more" in sentence
     assert f"which is {'less' if lead < worth else 'more'} than the {worth:.1f} dB" in sentence
-
-
-def test_double_quantization_is_offered_where_it_is_off():
-    _, sentence = judged(tensor("normal"), ["nf4", "int4"])
-    spared = bits_per_parameter(Scheme.parse("nf4"), SHAPE) - bits_per_parameter(
-        Scheme.parse("nf4:block64:dq"), SHAPE
-    )
-    assert f"dq would spare {spared:.3f} bits for next to nothing" in sentence
-    _, sentence = judged(tensor("normal"), ["nf4:block64:dq", "fp4:block64:dq"])
-    assert "dq would spare" not in sentence
 
 
 def test_tensors_without_a_contest():
@@ -195,13 +176,6 @@ def test_what_is_best_has_the_most_decibels_and_exact_is_exact(awkward, resized)
     every([(name, texts) for name in awkward for texts in choices], check)
 
 
-def test_schemes_that_are_level_here_may_differ_on_a_gaussian():
-    x = np.random.default_rng(3).uniform(1, 1.02, (64, 256)).astype(np.float32)
-    _, sentence = judged(x, ["nf4", "int4:group64"])
-    assert "are level" in sentence
-    assert "on a Gaussian nf4:block64 is 1.4 dB ahead" in sentence
-
-
 def test_values_too_small_for_a_scale_are_the_reason():
     x = np.random.default_rng(3).standard_normal((64, 256))
     _, sentence = judged((x * 1e-38).astype(np.float32), ["nf4", "int4:group64"])
@@ -209,12 +183,3 @@ def test_values_too_small_for_a_scale_are_the_reason():
     _, sentence = judged((x * 1e-41).astype(np.float32), ["nf4", "int4:group64"])
     assert sentence.startswith("Nothing of this tensor is left")
     assert "Multiply it" in sentence
-
-
-def test_double_quantization_is_not_advised_beside_one_huge_element():
-    x = np.random.default_rng(3).standard_normal((256, 512)).astype(np.float32)
-    assert "dq would spare" in judged(x, ["nf4", "int4:group64"])[1]
-    x[17, 99] = 1e4
-    single, double = (measure(x, Scheme.parse(text)).sqnr_db for text in ("nf4", "nf4:dq"))
-    assert single - double > 0.4
-    assert "dq would spare" not in judged(x, ["nf4", "int4:group64"])[1]

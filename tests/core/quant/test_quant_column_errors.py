@@ -7,7 +7,7 @@ import pytest
 from every import over
 
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.scan.attribution import column_errors
+from qtui_core.quant.attribution import column_errors
 
 
 class Streamed:

@@ -6,10 +6,10 @@ from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.scan.columns import column_statistics, threshold_ladder
-from qtui_core.quant.scan.outliers import find_beyond
-from qtui_core.quant.segments.injection import ArrayRows
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.columns import column_statistics, threshold_ladder
+from qtui_core.quant.elements import ArrayRows
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.outliers import find_beyond
 
 
 def planted(rows=600, columns=500):

@@ -18,7 +18,7 @@ from qtui_core.quant import (
     quantize,
     quantized_bytes,
 )
-from qtui_core.quant.scan.attribution import decomposition_sweep
+from qtui_core.quant.attribution import decomposition_sweep
 
 torch = LazyImport("torch")
 

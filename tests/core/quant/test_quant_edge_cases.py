@@ -18,7 +18,7 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.layout import matrix_shape
 
 torch = LazyImport("torch")
 

@@ -8,8 +8,8 @@ from every import in_parts, left_out, over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
+from qtui_core.quant.granularities import TOLERANCE, at_equal_bits
 from qtui_core.quant.storage import bit_budget
-from qtui_core.quant.verdicts.granularities import TOLERANCE, at_equal_bits
 from qtui_core.schemes.granularity import PerBlock, PerGroup
 
 LARGE = (4096, 4096)
@@ -105,10 +105,10 @@ def test_schemes_that_cannot_have_these_bits_say_why():
 
 
 def test_options_are_kept():
-    rows = equal(["int4:group64:full", "nf4:block64:dq128", "e2m1:group64:truncate"], LARGE, 4.2)
+    rows = equal(["int4:group64:full", "nf4:block64:dq128", "e2m1:group64:stochastic"], LARGE, 4.2)
     assert [row.scheme.scale_rule for row in rows[:1]] == ["full"]
     assert rows[1].scheme.nested_block == 128
-    assert rows[2].scheme.rounding == "truncate"
+    assert rows[2].scheme.rounding == "stochastic"
 
 
 def test_a_scheme_that_is_near_enough_keeps_its_size():

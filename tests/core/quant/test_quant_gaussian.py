@@ -10,10 +10,10 @@ from every import in_parts, left_out, over
 from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
-from qtui_core.quant.coding.levels import levels_at_scale
 from qtui_core.quant.gaussian import _relative_mse, normal_rows
+from qtui_core.quant.layout import run_lengths
+from qtui_core.quant.levels import levels_at_scale
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.segments.layout import run_lengths
 
 SHAPE = (1024, 1024)
 CASTS = ["bf16", "fp16", "tf32"]

@@ -12,7 +12,7 @@ from every import in_parts, left_out, over
 from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
 from qtui_core.quant.gaussian import outlier_relative_mse
-from qtui_core.quant.segments.layout import run_lengths
+from qtui_core.quant.layout import run_lengths
 
 RULES = ("floor", "ceil", "even", "rceil")
 FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
@@ -166,7 +166,7 @@ def test_ternary_of_a_large_tensor_has_one_scale():
     assert found == pytest.approx(expected, rel=1e-2)
 
 
-@over("rounding", ["truncate", "stochastic"])
+@over("rounding", ["stochastic"])
 @over(
     "text",
     ["int4:group64", "int4:group64:full", "int3:group16", "int8:row", "e4m3:row", "e2m1:group32",

@@ -6,8 +6,8 @@ from every import in_parts, left_out, over
 from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.levels import alphabet_of
-from qtui_core.quant.scan.occupancy import expected_shares
+from qtui_core.quant.levels import alphabet_of
+from qtui_core.quant.occupancy import expected_shares
 
 SHAPE = (1024, 512)
 PARTS = 16

@@ -15,8 +15,8 @@ from qtui_core.quant import (
     measure,
     quantize,
 )
-from qtui_core.quant.segments.injection import Injected
-from qtui_core.quant.verdicts.granularities import error_by_granularity
+from qtui_core.quant.elements import Injected
+from qtui_core.quant.granularities import error_by_granularity
 
 
 def normal(shape=(96, 300)):

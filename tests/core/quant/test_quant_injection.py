@@ -17,9 +17,8 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.segments.elements import elements_of
-from qtui_core.quant.segments.injection import ArrayRows, Injected, Without
-from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.elements import ArrayRows, Injected, Without, elements_of
+from qtui_core.quant.layout import matrix_shape
 
 torch = LazyImport("torch")
 
@@ -55,7 +54,7 @@ def replaced(x: np.ndarray, row: int | None, column: int, value: float) -> np.nd
 
 
 def whole(x) -> np.ndarray:
-    parts = [segment.float32() for segment in elements_of(x).segments(target=64)]
+    parts = [segment.values for segment in elements_of(x).segments(target=64)]
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 

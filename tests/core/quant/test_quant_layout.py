@@ -6,7 +6,7 @@ from every import over
 from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
-from qtui_core.quant.segments.layout import run_lengths, scale_index, scale_shape
+from qtui_core.quant.layout import run_lengths, scale_index, scale_shape
 
 SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (2, 3, 5, 2), (101,), (1,), ()]
 GRANULARITIES = [

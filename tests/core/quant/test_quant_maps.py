@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from every import in_parts, left_out, over
 
+import qtui_core.quant.maps as maps
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
     MapKind,
@@ -17,9 +18,8 @@ from qtui_core.quant import (
     quantize,
     tensor_map,
 )
-from qtui_core.quant.scan import maps
-from qtui_core.quant.segments.layout import matrix_shape, scale_index
-from qtui_core.quant.segments.parallel import Cancelled
+from qtui_core.quant.layout import matrix_shape, scale_index
+from qtui_core.quant.reading import Cancelled
 
 SHAPES = [(60, 100), (100, 60), (7, 5), (1, 400), (400, 1), (13, 997), (50, 3, 4), (33,), ()]
 SEGMENTS = [100, 1 << 17]
@@ -27,7 +27,7 @@ FIVE = ["int4:group7", "nf4:block33", "int8:column", "bf16", "nf4:dq"]
 SCHEMES = [
     "int4:group7", "int8:row", "int3:column:asym", "int4:block33:signed", "int8:tensor:full",
     "int4:group16:asym:zpfloat", "int8:tile3x5", "int8:token:stochastic7", "int8:row:outliers3.0",
-    "e4m3", "e5m2:row:nosat", "e3m2:group9:truncate", "bf16", "fp16:truncate", "tf32",
+    "e4m3", "e5m2:row", "e3m2:group9:stochastic", "bf16", "fp16:stochastic", "tf32",
     "nf4:block34", "fp4:block33", "nf4:block32:dq", "nf4:block8:dq4", "mxfp4", "mxfp6-e3m2:ceil",
     "mxfp8-e4m3:rceil", "mxint8:even", "nvfp4", "ternary", "ternary:group9",
 ]  # fmt: skip
@@ -216,8 +216,8 @@ def test_a_reader_is_asked_for_the_rows_of_the_window_only(text, shape, monkeypa
 
 
 def test_plans_spare_the_first_pass():
-    from qtui_core.quant.segments.elements import elements_of
-    from qtui_core.quant.segments.process import make_plan
+    from qtui_core.quant.elements import elements_of
+    from qtui_core.quant.plan import make_plan
 
     x, scheme = tensor((64, 50)), Scheme.parse("int8:tensor")
     plan = make_plan(elements_of(x), scheme)

@@ -16,7 +16,7 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.segments.elements import SEGMENT
+from qtui_core.quant.elements import SEGMENT
 
 
 def test_one_large_exact_element_does_not_hide_the_tiny_errors():

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from qtui_core.quant.coding.codebook import NF4_LEVELS, OFFSET, construct_nf4
+from qtui_core.quant.codebook import NF4_LEVELS, OFFSET, construct_nf4
 
 
 def levels_in_float64(offset):

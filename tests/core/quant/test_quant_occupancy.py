@@ -11,8 +11,8 @@ from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
-from qtui_core.quant.coding.levels import alphabet_of
-from qtui_core.quant.scan.occupancy import entropy
+from qtui_core.quant.levels import alphabet_of
+from qtui_core.quant.occupancy import entropy
 
 LOCAL = [
     "int2:group16:asym", "int3:row", "int4:group64", "int4:group33:asym", "int4:group64:full",

@@ -5,7 +5,7 @@ import pytest
 from every import over
 
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.scan.outliers import crowded_columns, poisson_tail
+from qtui_core.quant.outliers import crowded_columns, poisson_tail
 
 
 def planted():

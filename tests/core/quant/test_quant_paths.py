@@ -9,11 +9,11 @@ import pytest
 from every import in_parts, left_out, over
 
 from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
-from qtui_core.quant.segments import elements as elements_module
-from qtui_core.quant.segments.elements import elements_of
-from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.parallel import Cancelled, Scratch, map_segments
-from qtui_core.quant.segments.process import make_plan, prepare, round_trip
+from qtui_core.quant import elements as elements_module
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.plan import make_plan, prepare, round_trip
+from qtui_core.quant.reading import Cancelled, map_segments
 
 SCHEMES = [
     "nf4",
@@ -119,7 +119,7 @@ def test_round_trip_is_what_dequantize_gives(text):
     with np.errstate(all="ignore"):
         plan = make_plan(elements, scheme)
         (segment,) = elements.segments(plan.multiple)
-        y = round_trip(plan, prepare(plan, segment, Scratch()), Scratch())
+        y = round_trip(plan, prepare(plan, segment))
     expected = quantize(x, scheme).dequantize().reshape(-1)
     finite = np.isfinite(x).reshape(-1)
     np.testing.assert_array_equal(y[finite], expected[finite])
@@ -187,21 +187,6 @@ def test_dequantize_into_a_given_array():
         np.testing.assert_array_equal(out, q.dequantize())
 
 
-def test_memory_of_a_result_is_used_again_only_when_nobody_has_it():
-    x = np.random.default_rng(2).standard_normal((512, 1024), dtype=np.float32)
-    q, other = quantize(x, Scheme.parse("int8")), quantize(-x, Scheme.parse("int8"))
-    first = q.dequantize()
-    view, expected = first[3:5], first[3:5].copy()
-    del first
-    second = other.dequantize()
-    assert not np.shares_memory(view, second)
-    assert np.array_equal(view, expected)
-    assert np.array_equal(second, -q.dequantize())
-    address = second.ctypes.data
-    del second
-    assert other.dequantize().ctypes.data == address
-
-
 def test_unpacked_codes():
     x = tensor()
     q = quantize(x, Scheme.parse("nf4"))
@@ -246,7 +231,7 @@ def test_no_segment_is_at_work_after_a_cancel():
     """Else a thread would write to arrays that the caller uses again."""
     begun, working = [], []
 
-    def work(segment, scratch):
+    def work(segment):
         begun.append(segment.start)
         working.append(segment.start)
         time.sleep(0.01)

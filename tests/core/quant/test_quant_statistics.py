@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from every import in_parts, left_out, over
 
+from qtui_core.quant import elements as elements_module
 from qtui_core.quant import statistics
-from qtui_core.quant.scan.statistics import Moments
-from qtui_core.quant.segments import elements as elements_module
+from qtui_core.quant.statistics import Moments
 
 
 def by_definition(x):

@@ -7,18 +7,8 @@ from every import in_parts, left_out, over
 from qtui_core.formats import FloatFormat, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme, error_map, measure, quantize
-from qtui_core.quant.segments import elements as elements_module
-from qtui_core.quant.segments.parallel import CACHED, Scratch
-from qtui_core.quant.segments.rounding import random_fractions, random_words
-
-
-def words_of(seed, start, count):
-    scratch = Scratch()
-    parts = [
-        random_words(seed, at, min(CACHED, start + count - at), scratch).copy()
-        for at in range(start, start + count, CACHED)
-    ]
-    return np.concatenate(parts)
+from qtui_core.quant import elements as elements_module
+from qtui_core.quant.rounding import fractions, random_words
 
 
 def chi_square(observed):
@@ -29,55 +19,57 @@ def chi_square(observed):
 @over("seed", [0, 1, 7, 2**32 - 1])
 @over("shift", [0, 8, 16, 24])
 def test_every_byte_of_the_words_is_uniform(seed, shift):
-    found = chi_square(np.bincount(words_of(seed, 12345, 1 << 20) >> shift & 255, minlength=256))
+    found = chi_square(
+        np.bincount(random_words(seed, 12345, 1 << 20) >> shift & 255, minlength=256)
+    )
     # 255 degrees of freedom: mean 255, standard deviation 22.6.
     assert abs(found - 255) < 5 * np.sqrt(2 * 255)
 
 
 @pytest.mark.parametrize("lag", [1, 2, 64, 1024, 4096])
 def test_words_of_neighbours_and_of_seeds_are_independent(lag):
-    u = words_of(3, 0, 1 << 20) / 2.0**32 - 0.5
-    v = words_of(4, 0, 1 << 20) / 2.0**32 - 0.5
+    u = random_words(3, 0, 1 << 20) / 2.0**32 - 0.5
+    v = random_words(4, 0, 1 << 20) / 2.0**32 - 0.5
     for a, b in ((u[:-lag], u[lag:]), (u[lag:], v[:-lag]), (u, v)):
         assert abs(12 * np.mean(a * b)) < 5 / np.sqrt(a.size)
     # The upper four bits of pairs fill a table of 256 cells evenly.
-    upper = words_of(3, 0, 1 << 20) >> 28
+    upper = random_words(3, 0, 1 << 20) >> 28
     found = chi_square(np.bincount(upper[:-lag] * 16 + upper[lag:], minlength=256))
     assert abs(found - 255) < 6 * np.sqrt(2 * 255)
 
 
 def test_single_bits_are_fair():
-    words = words_of(0, 0, 1 << 20)
+    words = random_words(0, 0, 1 << 20)
     for bit in range(32):
         ones = int((words >> bit & 1).sum())
         assert abs(ones - words.size / 2) < 5 * np.sqrt(words.size) / 2
 
 
 def test_seeds_are_not_shifts_of_each_other():
-    first = set(words_of(0, 0, 4096).tolist())
+    first = set(random_words(0, 0, 4096).tolist())
     for seed in range(1, 20):
-        assert len(first & set(words_of(seed, 0, 4096).tolist())) < 20
+        assert len(first & set(random_words(seed, 0, 4096).tolist())) < 20
 
 
 def test_words_depend_on_the_place_only():
-    whole = words_of(5, 1000, 500)
-    np.testing.assert_array_equal(words_of(5, 1100, 50), whole[100:150])
-    np.testing.assert_array_equal(words_of(5, 1499, 1), whole[-1:])
+    whole = random_words(5, 1000, 500)
+    np.testing.assert_array_equal(random_words(5, 1100, 50), whole[100:150])
+    np.testing.assert_array_equal(random_words(5, 1499, 1), whole[-1:])
 
 
 def test_the_counter_goes_on_past_32_bits():
     start = 2**32 - 100
-    across = words_of(9, start, 200)
-    np.testing.assert_array_equal(across[:100], words_of(9, start, 100))
-    np.testing.assert_array_equal(across[100:], words_of(9, 2**32, 100))
+    across = random_words(9, start, 200)
+    np.testing.assert_array_equal(across[:100], random_words(9, start, 100))
+    np.testing.assert_array_equal(across[100:], random_words(9, 2**32, 100))
     assert len(set(across.tolist())) == 200
-    assert len(set(across[100:].tolist()) & set(words_of(9, 0, 100).tolist())) == 0
+    assert len(set(across[100:].tolist()) & set(random_words(9, 0, 100).tolist())) == 0
 
 
 def test_bf16_adds_16_random_bits_and_cuts():
     x = np.random.default_rng(1).standard_normal((300, 257)).astype(np.float32) * 1e-3
     codes = quantize(x, Scheme.parse("bf16:stochastic11")).codes
-    random = words_of(11, 0, x.size) >> 16
+    random = random_words(11, 0, x.size) >> 16
     expected = ((x.reshape(-1).view(np.uint32) + random) >> 16).astype(np.uint16)
     np.testing.assert_array_equal(codes.reshape(-1), expected)
 
@@ -90,7 +82,7 @@ def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
     x *= np.exp2(random.integers(-18, 12, x.size)).astype(np.float32)
     x = np.clip(x, -float(fmt.max), float(fmt.max))
     bits = 16 if name == "bf16" else 13 if name == "tf32" else 24
-    drawn = words_of(6, 0, x.size) >> (32 - bits)
+    drawn = random_words(6, 0, x.size) >> (32 - bits)
     # The reference goes up when fraction + bits carry, here when bits < fraction: the same
     # probability with the bits turned round.
     if bits == 24:
@@ -215,7 +207,7 @@ def test_seeds_differ_and_repeat():
 
 
 def test_fractions_are_whole_numbers_below_2_to_24():
-    found = random_fractions(0, 0, CACHED, Scratch())
+    found = fractions(random_words(0, 0, 1 << 15))
     assert found.min() >= 0
     assert found.max() < 2**24
     assert (found == np.rint(found)).all()

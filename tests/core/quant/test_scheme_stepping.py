@@ -41,11 +41,11 @@ def test_a_new_format_keeps_what_it_can_have() -> None:
     assert walk("nf4:block128:dq128", "format", 1) == ["fp4:block128:dq128"]
     assert walk("fp4:block128:dq", "format", 1) == ["mxfp4"]
     assert walk("mxfp4:rceil:stochastic7", "format", 1) == ["mxfp6-e3m2:rceil:stochastic7"]
-    assert walk("nvfp4:truncate", "format", 1) == ["ternary:tensor"]
+    assert walk("nvfp4:stochastic", "format", 1) == ["ternary:tensor"]
     assert walk("ternary:tile128x128", "format", 1) == ["int2:tile128x128"]
     assert walk("int8:row:outliers6", "format", 1) == ["e4m3:row"]
-    assert walk("int3:row:asym:zpfloat:truncate", "format", 1) == ["int4:row:asym:zpfloat:truncate"]
-    assert walk("e4m3:row:nosat", "format", 2) == ["e5m2:row:nosat", "e3m2:row"]
+    assert walk("int3:row:asym:stochastic", "format", 1) == ["int4:row:asym:stochastic"]
+    assert walk("e4m3:row", "format", 2) == ["e5m2:row", "e3m2:row"]
 
 
 def test_granularity_visits_every_kind() -> None:
@@ -78,16 +78,16 @@ def test_symmetry_and_rule() -> None:
     assert walk("nf4", "double_quantization", 2) == ["nf4:block64:dq", "nf4:block64"]
     assert walk("nf4:dq128", "double_quantization", 1) == ["nf4:block64"]
     assert walk("mxfp4", "scale_rule", 4) == ["mxfp4:ceil", "mxfp4:even", "mxfp4:rceil", "mxfp4"]
-    assert walk("int4:row:truncate", "scale_rule", 2) == [
-        "int4:row:full:truncate",
-        "int4:row:truncate",
+    assert walk("int4:row:stochastic", "scale_rule", 2) == [
+        "int4:row:full:stochastic",
+        "int4:row:stochastic",
     ]
 
 
 def test_zero_point_rounding_nesting_and_outliers() -> None:
     assert walk("int4:row:asym", "zero_point", 2) == ["int4:row:asym:zpfloat", "int4:row:asym"]
     assert walk("int4:row:asym:zpfloat", "symmetry", 1) == ["int4:row"]
-    assert walk("mxfp4", "rounding", 3) == ["mxfp4:truncate", "mxfp4:stochastic", "mxfp4"]
+    assert walk("mxfp4", "rounding", 2) == ["mxfp4:stochastic", "mxfp4"]
     assert walk("bf16:stochastic7", "rounding", 1) == ["bf16"]
     assert walk("nf4:dq", "nested", 3) == [
         "nf4:block64:dq512", "nf4:block64:dq1024", "nf4:block64:dq64",

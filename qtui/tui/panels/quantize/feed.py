@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,8 +106,7 @@ class QuantizeFeed(Feed):
         def on_progress(fraction: float, data: dict[str, Any]) -> None:
             if data:
                 ranked = from_plain(Ranked, data)
-                # The SQNR leaves out lost values, but losing values is worse than any SQNR.
-                on_tensor(ranked.name, -math.inf if ranked.overflowed else ranked.sqnr_db)
+                on_tensor(ranked.name, ranked.sqnr_db)
 
         params = {"model": model, "scheme": scheme}
         return (await self.ask(AllRanked, "rank", params, on_progress=on_progress)).sampled

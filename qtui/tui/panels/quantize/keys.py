@@ -70,7 +70,7 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              f"Scale rule: {', '.join(SCALE_RULES[Family.INTEGER])}; of mx formats "
              f"{', '.join(SCALE_RULES[Family.MICROSCALING])}"),
     _binding("R", "turn('rounding', 1)", "Rounding", "rounding",
-             "Rounding: nearest, truncate, stochastic"),
+             "Rounding: nearest, stochastic"),
     _binding("D", "turn('double_quantization', 1)", "Double quant", "double_quantization",
              "Double quantization of the scales"),
     _binding("right_curly_bracket", "turn('nested', 1)", "Nested block", "nested",

@@ -73,8 +73,6 @@ def scheme_rows(
     ]
     if any(n is not None and n.saturated for n in numbers):
         rows.append(row("saturated", lambda n: f"{n.saturated:,}", "warning"))
-    if any(n is not None and n.overflowed for n in numbers):
-        rows.append(row("overflowed", lambda n: f"{n.overflowed:,}", "warning"))
     if any(n is not None and n.outlier_columns for n in numbers):
         rows.append(row("columns in fp16", lambda n: f"{n.outlier_columns:,}"))
     if not brief:

@@ -38,15 +38,9 @@ def map_sentence(picture: MapPicture, errors: Errors) -> str:
 
 def beyond_text(numbers: ErrorReport | None) -> str:
     """What a scheme did to elements beyond its largest number; "" if there are none."""
-    parts: list[str] = []
-    if numbers is None:
+    if numbers is None or not numbers.saturated:
         return ""
-    if numbers.overflowed:
-        many = plural(numbers.overflowed, "element")
-        parts.append(f"turned {many} into infinity or NaN, which is left out of map and decibels")
-    if numbers.saturated:
-        parts.append(f"clipped {plural(numbers.saturated, 'element')} to its largest number")
-    return " and ".join(parts)
+    return f"clipped {plural(numbers.saturated, 'element')} to its largest number"
 
 
 def _sentence(picture: MapPicture, errors: Errors) -> str:
@@ -69,9 +63,6 @@ def _bias(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     up, down = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
     pooling = picture.request.pooling
     scheme, which = picture.request.schemes[0], WHICH[pooling]
-    own = errors.get(scheme)
-    if not up + down and own is not None and own.overflowed:
-        return f"{scheme} has no error on the elements that stay finite."
     if not up + down:
         return f"{scheme} has no error here: every element of the map is exactly on a level."
     counts = f"{up:,} of the {up + down:,} {which} are above zero (values made larger)"
@@ -175,7 +166,7 @@ def _difference(picture: MapPicture, cells: list[float], errors: Errors) -> str:
         f"{format_value(max(map(abs, cells)), 3)}, around ({row:,}, {column:,})"
     )
     one, two = (errors.get(scheme) for scheme in picture.request.schemes)
-    if one is None or two is None or one.overflowed or two.overflowed:
+    if one is None or two is None:
         return f"{sentence}."
     first, second = one.sqnr_db, two.sqnr_db
     if first is None or second is None:

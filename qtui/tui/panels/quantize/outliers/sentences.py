@@ -46,7 +46,7 @@ def outlier_sentence(
     own = granularities.own
     if own is None:
         return ""
-    if own.overflowed or (own.saturated and not own.granularity):
+    if own.saturated and not own.granularity:
         return _beyond_range(own)
     if own.sqnr_db is None:
         return f"{own.scheme} makes no error on this tensor, so there is nothing to attribute."
@@ -88,17 +88,10 @@ def outlier_sentence(
 def _beyond_range(own: GranularityRow) -> str:
     """The sentence about elements beyond the format's largest number, which matter more than
     outliers."""
-    many = plural(own.overflowed or own.saturated, "element")
-    if not own.overflowed:
-        return (
-            f"{own.scheme} clips {many} to its largest number, and the SQNR is "
-            f"{format_decibels(own.sqnr_db)} dB; it rounds each element by itself, so no outlier "
-            f"affects another element."
-        )
-    rest = "has no error" if own.sqnr_db is None else f"has {format_decibels(own.sqnr_db)} dB"
     return (
-        f"{own.scheme} turns {many} into infinity or NaN, which no figure here counts (the rest "
-        f"{rest}): remove nosat, or take a format with a larger range."
+        f"{own.scheme} clips {plural(own.saturated, 'element')} to its largest number, and the "
+        f"SQNR is {format_decibels(own.sqnr_db)} dB; it rounds each element by itself, so no "
+        f"outlier affects another element."
     )
 
 
@@ -112,9 +105,6 @@ def injection_sentence(
     whether the detection finds it."""
     if granularities is None or not granularities.before:
         return ""
-    subject = granularities.own
-    if subject is not None and subject.overflowed:
-        return _beyond_range(subject)
     losses = [
         (loss, row) for row in granularities.rows if (loss := granularities.loss(row)) is not None
     ]
@@ -182,7 +172,6 @@ def advised(granularities: Granularities) -> GranularityRow | None:
         for row in granularities.rows
         if row.sqnr_db is not None
         and row.granularity not in NOT_ADVISED
-        and not row.overflowed
         and granularities.saves(row)
     ]
     most = max((gain for gain, _ in gains), default=0.0)

@@ -1,5 +1,4 @@
-"""Applies a function to segments, on two threads if there is enough to do, and reads a tensor once
-for several reducers: small objects that each compute something about it.
+"""Reads a tensor once for several reducers: small objects that each compute something about it.
 
 numpy releases the interpreter lock inside its loops, so Python threads over segments use the cores
 without the thread pools of other libraries. Results come back in order, which makes sums identical
@@ -7,7 +6,6 @@ for any number of threads."""
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,10 +17,9 @@ from threading import Thread
 from typing import Any, Generic, TypedDict, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from qtui_core.errors import QtuiError
-from qtui_core.quant.segments.elements import Elements, HeldSegment, Segment
+from qtui_core.quant.elements import Elements, Segment
 from qtui_core.threads import thread_limit
 
 Result = TypeVar("Result")
@@ -32,49 +29,12 @@ THREADED_FROM = 1 << 20
 #: Two threads reach most of the memory bandwidth; more would take cores from a training run on the
 #: same machine.
 MAX_THREADS = 2
-#: Elements per chunk for several small steps, so that they stay in the second-level cache.
-CACHED = 1 << 15
-#: Bytes of scratch, at most, that outlive the work on a tensor.
-KEPT = 1 << 26
 
 
 class Cancelled(QtuiError):
     """The caller asked to stop before the end."""
 
     exit_code = 130
-
-
-class Scratch:
-    """Buffers reused from segment to segment and from tensor to tensor: the page faults of a fresh
-    large allocation take longer than the arithmetic.
-
-    `start` is where the current segment begins in the flattened tensor, which determines the random
-    bits of its elements.
-    """
-
-    def __init__(self) -> None:
-        self.start = 0
-        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
-
-    def take(self, name: str, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-        """An uninitialised array; the next `take` of the same name reuses its memory."""
-        count = shape if isinstance(shape, int) else math.prod(shape)
-        nbytes = count * np.dtype(dtype).itemsize
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < nbytes:
-            buffer = self._buffers[name] = np.empty(nbytes, np.uint8)
-        return buffer[:nbytes].view(dtype).reshape(shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all buffers."""
-        return sum(buffer.size for buffer in self._buffers.values())
-
-
-#: Scratch that no thread uses now: as many as ever were in use at once.
-_idle: list[Scratch] = []
-
-Work = Callable[[Segment, Scratch], Result]
 
 
 class Watch(TypedDict, total=False):
@@ -91,6 +51,11 @@ class Watch(TypedDict, total=False):
     threads: int | None
 
 
+def without_progress(watch: Watch) -> Watch:
+    """For a reading that the progress does not count."""
+    return Watch(cancelled=watch.get("cancelled"), threads=watch.get("threads"))
+
+
 def thread_count(elements: int, threads: int | None) -> int:
     """How many threads to use for `elements`; `threads` overrides it."""
     if threads is not None:
@@ -101,7 +66,7 @@ def thread_count(elements: int, threads: int | None) -> int:
 
 
 def map_segments(
-    work: Work[Result],
+    work: Callable[[Segment], Result],
     segments: Iterable[Segment],
     *,
     threads: int = 1,
@@ -109,60 +74,54 @@ def map_segments(
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[Result]:
     """`work` of every segment, in order. Segments are drawn, and `advance` and `cancelled` called,
-    on the calling thread; few segments exist at a time.
+    on the calling thread, which works too; few segments exist at a time.
 
     Raises Cancelled as soon as `cancelled()` is true.
     """
+    waiting: deque[tuple[Segment, Future[Result]]] = deque()
 
-    def task(segment: Segment) -> Result:
-        try:
-            scratch = _idle.pop()
-        except IndexError:
-            scratch = Scratch()
-        result = work(segment, scratch)
-        if scratch.nbytes <= KEPT:
-            _idle.append(scratch)
+    def check() -> None:
+        if cancelled is not None and cancelled():
+            raise Cancelled("The work was cancelled.")
+
+    def take() -> Result:
+        segment, future = waiting.popleft()
+        result = future.result()
+        if advance:
+            advance(segment.size)
         return result
 
-    if threads == 1:
-        for segment in segments:
-            _stop_if(cancelled)
-            result = task(segment)
-            if advance:
-                advance(segment.size)
-            yield result
-        return
-    # The calling thread works too: one that only hands out segments takes a core from those that
-    # work each time it wakes.
-    pool = _pool(threads - 1)
-    waiting: deque[tuple[Segment, Future[Result]]] = deque()
     try:
         for segment in segments:
-            _stop_if(cancelled)
+            check()
+            future: Future[Result] = Future()
+            waiting.append((segment, future))
             # Each other thread has a segment at work and one to go on with.
-            if sum(not future.done() for _, future in waiting) < 2 * (threads - 1):
-                future: Future[Result] = Future()
-                waiting.append((segment, future))
-                pool.put((future, task, segment))
+            if sum(not other.done() for _, other in waiting) <= 2 * (threads - 1):
+                _queue(threads - 1).put((future, work, segment))
             else:
-                waiting.append((segment, _done(task(segment))))
+                _perform(future, work, segment)
             while waiting and (waiting[0][1].done() or len(waiting) > 4 * threads):
-                yield _next(waiting, advance)
+                yield take()
         # What no other thread has begun is done here, as the end would have to wait for it.
         for at, (segment, future) in enumerate(waiting):
-            _stop_if(cancelled)
+            check()
             if future.cancel():
-                waiting[at] = segment, _done(task(segment))
+                waiting[at] = segment, Future()
+                _perform(waiting[at][1], work, segment)
         while waiting:
-            _stop_if(cancelled)
-            yield _next(waiting, advance)
+            check()
+            yield take()
     finally:
         # Nothing writes to the caller's arrays after this.
         wait([future for _, future in waiting if not future.cancel()])
 
 
+_Task = tuple[Future[Any], Callable[[Segment], Any], Segment]
+
+
 @cache
-def _pool(threads: int) -> SimpleQueue[tuple[Future[Any], Callable[[Segment], Any], Segment]]:
+def _queue(threads: int) -> SimpleQueue[_Task]:
     """What threads that stay take their work from: to start some for each tensor costs
     milliseconds, as the kernel first runs them on the core of the caller. Work must not call
     `map_segments` itself.
@@ -170,7 +129,7 @@ def _pool(threads: int) -> SimpleQueue[tuple[Future[Any], Callable[[Segment], An
     They do not hold up the end of the program. ThreadPoolExecutor waits at the end for its threads,
     without end for one whose start Ctrl-C interrupted.
     """
-    tasks: SimpleQueue[tuple[Future[Any], Callable[[Segment], Any], Segment]] = SimpleQueue()
+    tasks: SimpleQueue[_Task] = SimpleQueue()
 
     def work() -> None:
         while True:
@@ -181,16 +140,16 @@ def _pool(threads: int) -> SimpleQueue[tuple[Future[Any], Callable[[Segment], An
     return tasks
 
 
-def _perform(future: Future[Any], task: Callable[[Segment], Any], segment: Segment) -> None:
+def _perform(future: Future[Any], work: Callable[[Segment], Any], segment: Segment) -> None:
     if future.set_running_or_notify_cancel():
         try:
-            future.set_result(task(segment))
-        except BaseException as error:  # raised where the result is asked for
+            future.set_result(work(segment))
+        except BaseException as error:  # raised where the result is taken
             future.set_exception(error)
 
 
-# A forked child has the pools without their threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+# A forked child has the queues without their threads.
+os.register_at_fork(after_in_child=_queue.cache_clear)
 
 
 def fractions_of(
@@ -208,45 +167,6 @@ def fractions_of(
         progress(min(1.0, done / total) if total else 1.0)
 
     return advance
-
-
-def progress_of(
-    advance: Callable[[int], None] | None, total: int
-) -> Callable[[float], None] | None:
-    """The reverse: a `progress` that passes to `advance` how many more of `total` are done."""
-    if advance is None:
-        return None
-    done = 0
-
-    def progress(fraction: float) -> None:
-        nonlocal done
-        reached = round(fraction * total)
-        advance(reached - done)
-        done = reached
-
-    return progress
-
-
-def _done(result: Result) -> Future[Result]:
-    """The future of what is known."""
-    future: Future[Result] = Future()
-    future.set_result(result)
-    return future
-
-
-def _next(
-    waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
-) -> Result:
-    segment, future = waiting.popleft()
-    result = future.result()
-    if advance:
-        advance(segment.size)
-    return result
-
-
-def _stop_if(cancelled: Callable[[], bool] | None) -> None:
-    if cancelled is not None and cancelled():
-        raise Cancelled("The work was cancelled.")
 
 
 Part = TypeVar("Part")
@@ -280,9 +200,9 @@ class Reducer(ABC, Generic[Part]):
         """Called with the elements that will be read."""
 
     @abstractmethod
-    def take(self, segment: Segment, scratch: Scratch) -> Part:
-        """The contribution of a segment, which must not be scratch memory. May run in any thread,
-        so it changes nothing except what belongs to the elements of this segment."""
+    def take(self, segment: Segment) -> Part:
+        """The contribution of a segment. May run in any thread, so it changes nothing except what
+        belongs to the elements of this segment."""
 
     @abstractmethod
     def add(self, part: Part) -> None:
@@ -306,12 +226,10 @@ def read(
     for reducer in reducers:
         reducer.begin(elements)
 
-    def work(segment: Segment, scratch: Scratch) -> list[Any]:
-        if len(reducers) > 1:
-            segment = HeldSegment(segment.start, segment.raw, segment.convert)
+    def work(segment: Segment) -> list[Any]:
         # Threads do not inherit the error state of their caller.
         with np.errstate(all="ignore"):
-            return [reducer.take(segment, scratch) for reducer in reducers]
+            return [reducer.take(segment) for reducer in reducers]
 
     segments = reducers[0].segments(elements)
     for parts in map_segments(

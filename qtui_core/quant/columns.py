@@ -5,22 +5,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import (
-    Reducer,
-    Scratch,
-    Watch,
-    fractions_of,
-    read,
-    thread_count,
-)
+from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.layout import Float64, rectangles
+from qtui_core.quant.reading import Reducer, Watch, fractions_of, read, thread_count
 
 #: A column stands out if its largest magnitude or its root mean square is more than this many times
 #: that of the median column. One Gaussian column in 10^7 does so by chance if columns have MIN_ROWS
@@ -57,8 +49,8 @@ class ColumnStatistics:
     """
 
     rows: int
-    absmax: npt.NDArray[np.float64]
-    rms: npt.NDArray[np.float64]
+    absmax: Float64
+    rms: Float64
     median_absmax: float
     median_rms: float
 
@@ -129,15 +121,7 @@ def _shortest(above: float, up_to: float) -> float:
     return up_to
 
 
-@dataclass(frozen=True, eq=False)
-class _ColumnSums:
-    where: slice
-    absmax: npt.NDArray[np.float32]
-    squared: npt.NDArray[np.float64]
-    missing: npt.NDArray[np.int64] | int
-
-
-class ColumnScan(Reducer[list[_ColumnSums]]):
+class ColumnScan(Reducer[list[Any]]):
     """The magnitudes of all columns. It keeps three numbers for each column."""
 
     def begin(self, elements: Elements) -> None:
@@ -145,30 +129,31 @@ class ColumnScan(Reducer[list[_ColumnSums]]):
         self._absmax, self._squared = np.zeros(self._columns), np.zeros(self._columns)
         self._finite = np.full(self._columns, self._rows, np.int64)
 
-    def take(self, segment: Segment, scratch: Scratch) -> list[_ColumnSums]:
-        values = segment.float32()
-        magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
-        holes = None
+    def take(self, segment: Segment) -> list[Any]:
+        """Of rectangles: the columns, the largest magnitude of each, its sum of squares, and how
+        many elements are not finite."""
+        magnitude = np.abs(segment.values)
+        missing = np.zeros(0, bool)
         if magnitude.size and not np.isfinite(magnitude.max()):
-            holes = ~np.isfinite(magnitude)
-            magnitude[holes] = 0
-        parts = []
-        for first, last, left, right in rectangles(segment.start, values.size, self._columns):
-            begin = first * self._columns + left - segment.start
-            shape = (last - first, right - left)
-            cut = slice(begin, begin + shape[0] * shape[1])
-            part = magnitude[cut].reshape(shape)
-            missing = holes[cut].reshape(shape).sum(axis=0) if holes is not None else 0
-            squares = np.einsum("ij,ij->j", part, part, dtype=np.float64)
-            parts.append(_ColumnSums(slice(left, right), part.max(axis=0), squares, missing))
-        return parts
+            missing = ~np.isfinite(magnitude)
+            magnitude[missing] = 0
+        arrays = (magnitude, missing) if missing.size else (magnitude,)
+        return [
+            (
+                across,
+                part.max(axis=0),
+                np.einsum("ij,ij->j", part, part, dtype=np.float64),
+                holes[0].sum(axis=0) if holes else 0,
+            )
+            for _, across, (part, *holes) in rectangles(segment.start, self._columns, *arrays)
+        ]
 
-    def add(self, part: list[_ColumnSums]) -> None:
-        for each in part:
-            held = self._absmax[each.where]
-            np.maximum(held, each.absmax, out=held)
-            self._squared[each.where] += each.squared
-            self._finite[each.where] -= each.missing
+    def add(self, part: list[Any]) -> None:
+        for across, absmax, squared, missing in part:
+            held = self._absmax[across]
+            np.maximum(held, absmax, out=held)
+            self._squared[across] += squared
+            self._finite[across] -= missing
 
     def result(self) -> ColumnStatistics:
         rms = np.sqrt(self._squared / np.maximum(self._finite, 1))

@@ -15,21 +15,19 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.coding.codebook import unpack_nibbles
-from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.segments.elements import (
+from qtui_core.quant.codebook import unpack_nibbles
+from qtui_core.quant.elements import (
     SEGMENT,
     Elements,
-    Float32,
     ModelExtent,
     Segment,
     TensorLike,
     elements_of,
 )
-from qtui_core.quant.segments.grouping import group_views
-from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import Scratch, Watch
-from qtui_core.quant.segments.process import Plan, encode, prepare, round_trip
+from qtui_core.quant.layout import Float32, Float64, group_views, rectangles
+from qtui_core.quant.outlier_columns import Int64
+from qtui_core.quant.plan import Plan, SchemeReducer, encode, prepare, round_trip, scan
+from qtui_core.quant.reading import Watch
 from qtui_core.schemes.scheme import Family, Scheme
 
 
@@ -70,73 +68,52 @@ def check_kind(kind: MapKind, schemes: Sequence[Scheme]) -> None:
 
 
 def quantity(
-    kind: MapKind,
-    plans: Sequence[Plan],
-    segments: Sequence[Segment],
-    first: int,
-    last: int,
-    scratch: Scratch,
+    kind: MapKind, plans: Sequence[Plan], segments: Sequence[Segment], first: int, last: int
 ) -> Float32:
-    """The quantity of elements [first, last) of the flattened tensor, float32 `[last - first]`. The
-    array is scratch memory or that of the tensor, so it must not be written to.
+    """The quantity of elements [first, last) of the flattened tensor, float32 `[last - first]`,
+    which may be the array of the tensor: read only.
 
     There is one segment for each plan. It contains these elements and is cut as the plan requires.
     VALUE has one segment and no plan.
     """
-
-    def cut(values: Float32, segment: Segment) -> Float32:
-        return values[first - segment.start : last - segment.start]
-
-    segment = segments[0]
-    match kind:
-        case MapKind.VALUE:
-            return cut(segment.float32(), segment)
-        case MapKind.SCALE:
-            return cut(_scales(plans[0], segment, scratch), segment)
-        case MapKind.CODE:
-            return cut(_codes(plans[0], segment, scratch), segment)
-    error = cut(_errors(plans[0], segment, scratch), segment)
-    if kind is MapKind.SIGNED:
-        return error
-    np.abs(error, out=error)
-    if kind is MapKind.ERROR:
-        return error
-    difference: Float32 = scratch.take("difference", error.size, np.float32)
-    difference[...] = error
-    other = cut(_errors(plans[1], segments[1], scratch), segments[1])
-    return np.subtract(difference, np.abs(other, out=other), out=difference)
+    make = {MapKind.SCALE: _scales, MapKind.CODE: _codes}.get(kind, _errors)
+    parts = [make(plan, segment) for plan, segment in zip(plans, segments, strict=False)]
+    parts = parts or [segments[0].values]
+    one, *other = (
+        values[first - segment.start : last - segment.start]
+        for values, segment in zip(parts, segments, strict=True)
+    )
+    if kind in (MapKind.ERROR, MapKind.DIFFERENCE):
+        one = np.abs(one)
+    return one - np.abs(other[0]) if other else one
 
 
-def _errors(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
-    prepared = prepare(plan, segment, scratch)
-    error = round_trip(plan, prepared, scratch)
-    np.subtract(error, prepared.values, out=error)
+def _errors(plan: Plan, segment: Segment) -> Float32:
+    prepared = prepare(plan, segment)
+    error = round_trip(plan, prepared)
+    error -= prepared.values
     if prepared.nonfinite is not None:
         error[prepared.nonfinite] = 0
-    if not plan.scheme.saturate:
-        error[~np.isfinite(error)] = 0  # overflowed: counted elsewhere
     return error
 
 
-def _scales(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
-    prepared = prepare(plan, segment, scratch)
-    out: Float32 = scratch.take("scale", segment.size, np.float32)
-    for (view,), (scale,) in group_views(plan.layout, (out,), (prepared.decoding_scales.scale,)):
+def _scales(plan: Plan, segment: Segment) -> Float32:
+    scales = prepare(plan, segment).decoding_scales.scale
+    out = np.empty(segment.size, np.float32)
+    for (view,), (scale,) in group_views(plan.layout, (out,), (scales,)):
         view[...] = scale
     if plan.decomposition is not None:
         plan.decomposition.fill(out, segment.start, np.nan)
     return out
 
 
-def _codes(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
-    coder, scheme = plan.coder, plan.scheme
-    prepared = prepare(plan, segment, scratch)
-    codes = scratch.take("map codes", coder.code_count(segment.size), coder.code_dtype)
-    encode(plan, prepared, codes, scratch)
-    if scheme.family is Family.CODEBOOK:
+def _codes(plan: Plan, segment: Segment) -> Float32:
+    codes = np.empty(plan.code_count(segment.size), plan.coder.code_dtype)
+    encode(plan, prepare(plan, segment), codes)
+    if plan.packed:
         codes = unpack_nibbles(codes, segment.size)
     out = codes.astype(np.float32)
-    element = None if scheme.element is None else get_format(scheme.element)
+    element = None if plan.scheme.element is None else get_format(plan.scheme.element)
     if isinstance(element, FloatFormat):
         magnitude = (codes & codes.dtype.type(element.sign_bit - 1)).astype(np.float32)
         out = np.where(codes & codes.dtype.type(element.sign_bit), -magnitude, magnitude)
@@ -144,9 +121,6 @@ def _codes(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
         plan.decomposition.fill(out, segment.start, np.nan)
     return out
 
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 #: All bits of a float32 except the sign. Read as integers, magnitudes have the same order as the
 #: floats, with NaN above infinity.
@@ -184,19 +158,10 @@ class Window:
         return self.row_stop - self.row_start, self.column_stop - self.column_start
 
 
-@dataclass(frozen=True, eq=False)
-class PooledPart:
-    """The contribution of a rectangle of elements to the cells that it overlaps. All arrays are
-    `[r, c]`: the bits of the largest magnitude, the value that has it, the position of that
-    element, and the sum that the mean is computed from."""
-
-    rows: slice
-    columns: slice
-    bits: Int64
-    values: Float32
-    element_rows: Int64
-    element_columns: Int64
-    sums: Float64 | None = None
+#: The contribution of a rectangle of elements to the cells that it overlaps: where these cells are,
+#: then arrays of them: the bits of the largest magnitude, the value that has it, the row and column
+#: of that element, and the sum that the mean is computed from, or None.
+Pooled = tuple[tuple[slice, slice], Int64, Float32, Int64, Int64, Float64 | None]
 
 
 class Grid:
@@ -216,29 +181,24 @@ class Grid:
         self._rows, self._columns = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._sums = np.zeros(size)
 
-    def pool(self, values: Float32, start: int, scratch: Scratch) -> list[PooledPart]:
+    def pool(self, values: Float32, start: int) -> list[Pooled]:
         """The contributions of the elements that begin at `start` of the flattened matrix."""
         parts = []
         low, high = self.window.column_start, self.window.column_stop
-        for first, last, left, right in rectangles(start, values.size, self.width):
-            begin, end = max(left, low), min(right, high)
-            if begin >= end:
-                continue
-            at = first * self.width + left - start
-            whole = values[at : at + (last - first) * (right - left)].reshape(last - first, -1)
-            tile = whole[:, begin - left : end - left]
-            if self.pooling is Pooling.NEAREST:
-                parts.append(self._middles(tile, first, begin))
-            else:
-                parts.append(self._peaks(tile, first, begin, scratch))
+        pooled = self._middles if self.pooling is Pooling.NEAREST else self._peaks
+        for rows, across, (whole,) in rectangles(start, self.width, values):
+            begin, end = max(across.start, low), min(across.stop, high)
+            if begin < end:
+                tile = whole[:, begin - across.start : end - across.start]
+                parts.append(pooled(tile, rows.start, begin))
         return parts
 
-    def _peaks(self, tile: Float32, first: int, left: int, scratch: Scratch) -> PooledPart:
+    def _peaks(self, tile: Float32, first: int, left: int) -> Pooled:
         height, width = tile.shape
         rows = _bins(self.row_edges, first, first + height)
         columns = _bins(self.column_edges, left, left + width)
-        row_starts = _starts(self.row_edges, rows, first)
-        column_starts = _starts(self.column_edges, columns, left)
+        row_starts = np.maximum(self.row_edges[rows] - first, 0)
+        column_starts = np.maximum(self.column_edges[columns] - left, 0)
 
         def reduced(which: np.ufunc, of: npt.NDArray[Any]) -> npt.NDArray[Any]:
             by_rows = which.reduceat(of, row_starts, axis=0)
@@ -247,8 +207,7 @@ class Grid:
 
         # Magnitude and place in one integer. Its maximum is the largest magnitude, at the first
         # place that has it.
-        key = scratch.take("key", tile.shape, np.uint64)
-        np.bitwise_and(tile.view(np.uint32), MAGNITUDE, out=key)
+        key = (tile.view(np.uint32) & MAGNITUDE).astype(np.uint64)
         key <<= np.uint64(32)
         key |= np.arange(tile.size, dtype=np.uint32)[::-1].reshape(tile.shape)
         best = reduced(np.maximum, key)
@@ -259,37 +218,27 @@ class Grid:
             sums = reduced(np.add, tile.astype(np.float64))
         elif self.pooling is Pooling.RMS:
             sums = reduced(np.add, np.square(tile, dtype=np.float64))
-        return PooledPart(
-            rows,
-            columns,
-            bits=(best >> np.uint64(32)).astype(np.int64),
-            values=tile[row, column],
-            element_rows=row + first,
-            element_columns=column + left,
-            sums=sums,
-        )
+        bits = (best >> np.uint64(32)).astype(np.int64)
+        return (rows, columns), bits, tile[row, column], row + first, column + left, sums
 
-    def _middles(self, tile: Float32, first: int, left: int) -> PooledPart:
+    def _middles(self, tile: Float32, first: int, left: int) -> Pooled:
         rows, row = _inside(_middle(self.row_edges), first, first + tile.shape[0])
         columns, column = _inside(_middle(self.column_edges), left, left + tile.shape[1])
         values = tile[np.ix_(row - first, column - left)]
-        places = np.broadcast_arrays(row[:, None], column[None, :])
-        return PooledPart(rows, columns, np.zeros(values.shape, np.int64), values, *places)
+        row, column = np.broadcast_arrays(row[:, None], column[None, :])
+        return (rows, columns), np.zeros(values.shape, np.int64), values, row, column, None
 
-    def add(self, parts: list[PooledPart]) -> None:
+    def add(self, parts: list[Pooled]) -> None:
         """Adds the contributions of the next elements."""
-        for part in parts:
-            at = part.rows, part.columns
-            larger = part.bits > self._bits[at]
-            for held, found in (
-                (self._values, part.values),
-                (self._rows, part.element_rows),
-                (self._columns, part.element_columns),
-                (self._bits, part.bits),
-            ):
-                held[at] = np.where(larger, found, held[at])
-            if part.sums is not None:
-                self._sums[at] += part.sums
+        cells = self._values, self._rows, self._columns, self._bits
+        for at, bits, values, rows, columns, sums in parts:
+            larger = bits > self._bits[at]
+            held: Any
+            part: Any
+            for held, part in zip(cells, (values, rows, columns, bits), strict=True):
+                held[at] = np.where(larger, part, held[at])
+            if sums is not None:
+                self._sums[at] += sums
 
     def finished(self) -> tuple[Float32, Int64, Int64]:
         """The cells, and the row and column of the element that each cell points at."""
@@ -312,11 +261,6 @@ def _bins(edges: Int64, first: int, last: int) -> slice:
     """The parts that overlap [first, last)."""
     low = int(np.searchsorted(edges, first, side="right")) - 1
     return slice(low, int(np.searchsorted(edges, last, side="left")))
-
-
-def _starts(edges: Int64, bins: slice, first: int) -> Int64:
-    """Where each of those parts starts in a piece that itself starts at `first`."""
-    return np.maximum(edges[bins.start : bins.stop] - first, 0)
 
 
 def _middle(edges: Int64) -> Int64:
@@ -357,7 +301,7 @@ class TensorMap:
     column_edges: Int64
 
 
-class MapScan(SchemeReducer[list[PooledPart]]):
+class MapScan(SchemeReducer[list[Pooled]]):
     """Computes a map over the window of `grid`. It reads only the rows of the window and the groups
     that overlap it, so it shares its reading with no other reducer."""
 
@@ -377,13 +321,13 @@ class MapScan(SchemeReducer[list[PooledPart]]):
     def begin(self, elements: Elements) -> None:
         pass
 
-    def take(self, segment: Segment, scratch: Scratch) -> list[PooledPart]:
+    def take(self, segment: Segment) -> list[Pooled]:
         assert isinstance(segment, _Piece)
         first, last = segment.first, segment.last
-        values = quantity(self._kind, self.plans, segment.parts, first, last, scratch)
-        return self._grid.pool(values, first, scratch)
+        values = quantity(self._kind, self.plans, segment.parts, first, last)
+        return self._grid.pool(values, first)
 
-    def add(self, part: list[PooledPart]) -> None:
+    def add(self, part: list[Pooled]) -> None:
         self._grid.add(part)
 
     def result(self) -> TensorMap:

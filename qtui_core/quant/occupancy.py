@@ -8,22 +8,20 @@ well below their bits, the difference is what compression, or better placed leve
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.levels import Alphabet, Float64, alphabet_of
+from qtui_core.quant.codebook import unpack_nibbles
+from qtui_core.quant.elements import Elements, Segment
 from qtui_core.quant.gaussian import Groups, groups_of
+from qtui_core.quant.layout import Float32, Float64, group_views
+from qtui_core.quant.levels import Alphabet, alphabet_of
 from qtui_core.quant.measure import sum_of_squares
-from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.segments.elements import Elements, Float32, Segment
-from qtui_core.quant.segments.grouping import group_views
-from qtui_core.quant.segments.layout import Layout
-from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.process import Plan, Prepared, encode, prepare
+from qtui_core.quant.plan import Plan, Prepared, SchemeReducer, encode, prepare, scan
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -98,22 +96,7 @@ def entropy(shares: Float64) -> float:
     return float(-(p * np.log2(p)).sum()) + 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Counts:
-    """Counts over one segment: `patterns` by bit pattern, and `squared`, the sum of squares, where
-    the scale depends on the size of the elements."""
-
-    patterns: Int64
-    density: Int64
-    beyond: int = 0
-    nonfinite: int = 0
-    squared: float = 0.0
-
-    def __add__(self, later: _Counts) -> _Counts:
-        return _Counts(*(getattr(self, f.name) + getattr(later, f.name) for f in fields(self)))
-
-
-class OccupancyScan(SchemeReducer[_Counts]):
+class OccupancyScan(SchemeReducer[list[Any]]):
     """Counts the codes of a scheme of up to 8 bits without storing them. Raises UsageError for a
     format of more bits."""
 
@@ -123,47 +106,49 @@ class OccupancyScan(SchemeReducer[_Counts]):
 
     def begin(self, elements: Elements) -> None:
         self._shape = elements.shape
-        self.total = _Counts(np.zeros(2**self.scheme.bits, np.int64), np.zeros(self.bins, np.int64))
+        self.patterns = np.zeros(2**self.scheme.bits, np.int64)
+        self.density = np.zeros(self.bins, np.int64)
+        self._sums = np.zeros(3)
 
-    def take(self, segment: Segment, scratch: Scratch) -> _Counts:
+    def take(self, segment: Segment) -> list[Any]:
+        """Elements by bit pattern and by place; how many are beyond the levels and not finite, and
+        the sum of squares, where the scale depends on the size of the elements."""
         plan, bins = self.plan, self.bins
-        prepared = prepare(plan, segment, scratch)
-        codes = _patterns(plan, prepared, scratch)
-        place = _places(plan, self._alphabet, prepared, scratch)
-        nonfinite = 0
-        counted = _kept_apart(plan, segment)
+        prepared = prepare(plan, segment)
+        codes, place = _patterns(plan, prepared), _places(plan, self._alphabet, prepared)
+        x = prepared.x
+        counted = np.ones(segment.size, bool)
+        if plan.decomposition is not None:
+            plan.decomposition.fill(counted, segment.start, False)
         if prepared.nonfinite is not None:
-            nonfinite = int(np.count_nonzero(prepared.nonfinite))
-            counted = ~prepared.nonfinite if counted is None else counted & ~prepared.nonfinite
-        if counted is not None:
+            counted &= ~prepared.nonfinite
+            x = np.where(prepared.nonfinite, np.float32(0), x)
+        if plan.decomposition is not None or prepared.nonfinite is not None:
             codes, place = codes[counted], place[counted]
-        squared = 0.0
-        if plan.scheme.family is Family.MICROSCALING:
-            x = prepared.x
-            if prepared.nonfinite is not None:
-                x = np.where(prepared.nonfinite, np.float32(0), x)
-            squared = sum_of_squares(x, prepared.absmax, scratch)
-        beyond = 0
-        if plan.scheme.symmetric:
-            # The place of the extreme itself may be off by a rounding or two.
-            beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5))
-        place += np.float32(1)
-        place *= np.float32(bins / 2)
-        np.clip(place, 0, bins - 1, out=place)
-        return _Counts(
+        # The place of the extreme itself may be off by a rounding or two.
+        beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5)) if plan.scheme.symmetric else 0
+        place = np.clip((place + np.float32(1)) * np.float32(bins / 2), 0, bins - 1)
+        return [
             np.bincount(codes, minlength=len(self._alphabet.codes)),
             np.bincount(place.astype(np.int32), minlength=bins),
-            beyond,
-            nonfinite,
-            squared,
-        )
+            (
+                beyond,
+                0 if prepared.nonfinite is None else int(prepared.nonfinite.sum()),
+                sum_of_squares(x, prepared.absmax)
+                if plan.scheme.family is Family.MICROSCALING
+                else 0.0,
+            ),
+        ]
 
-    def add(self, part: _Counts) -> None:
-        self.total += part
+    def add(self, part: list[Any]) -> None:
+        self.patterns += part[0]
+        self.density += part[1]
+        self._sums += part[2]
 
     def result(self) -> Occupancy:
-        scheme, shape, alphabet, total = self.scheme, self._shape, self._alphabet, self.total
-        sigma = math.sqrt(total.squared / max(1, int(total.patterns.sum()))) or 1.0
+        scheme, shape, alphabet = self.scheme, self._shape, self._alphabet
+        beyond, nonfinite, squared = self._sums
+        sigma = math.sqrt(squared / max(1, int(self.patterns.sum()))) or 1.0
         expected = expected_density = None
         if not (isinstance(scheme.granularity, PerModel) and self.model_absmax is not None):
             expected, expected_density = expected_shares(scheme, shape, self.bins, sigma=sigma)
@@ -173,12 +158,12 @@ class OccupancyScan(SchemeReducer[_Counts]):
             codes=alphabet.codes,
             levels=alphabet.levels,
             reachable=alphabet.reachable,
-            counts=total.patterns[alphabet.codes],
+            counts=self.patterns[alphabet.codes],
             expected=expected,
-            density=total.density,
+            density=self.density,
             expected_density=expected_density,
-            beyond=total.beyond,
-            nonfinite=total.nonfinite,
+            beyond=int(beyond),
+            nonfinite=int(nonfinite),
         )
 
 
@@ -202,43 +187,25 @@ def expected_shares(
 def _shares(groups: Groups, bins: int) -> tuple[Float64, Float64]:
     reducer = OccupancyScan(groups.scheme, bins)
     scan(groups.values, [reducer], threads=1)
-    patterns, density = reducer.total.patterns, reducer.total.density
-    codes = patterns[alphabet_of(groups.scheme).codes]
+    density = reducer.density
+    codes = reducer.patterns[alphabet_of(groups.scheme).codes]
     return codes / codes.sum(), density / density.sum()
 
 
-def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:
-    """A mask of the elements that are in no column kept in 16 bits; None if no column is kept."""
-    if plan.decomposition is None:
-        return None
-    quantized = np.ones(segment.size, np.float32)
-    plan.decomposition.fill(quantized, segment.start, 0.0)
-    return quantized != 0
-
-
-def _patterns(plan: Plan, prepared: Prepared, scratch: Scratch) -> npt.NDArray[np.uint8]:
+def _patterns(plan: Plan, prepared: Prepared) -> npt.NDArray[np.uint8]:
     """The bit pattern of each element."""
     size = prepared.x.size
-    coder = plan.coder
-    codes = scratch.take("codes", coder.code_count(size), coder.code_dtype)
-    encode(plan, prepared, codes, scratch)
-    if plan.scheme.family is Family.CODEBOOK:
-        patterns = scratch.take("patterns", 2 * codes.size, np.uint8)
-        np.right_shift(codes, 4, out=patterns[::2])
-        np.bitwise_and(codes, 15, out=patterns[1::2])
-        return patterns[:size]
-    patterns = codes.view(np.uint8)
-    if plan.scheme.bits < 8:
-        patterns &= np.uint8(2**plan.scheme.bits - 1)
-    return patterns
+    codes = np.empty(plan.code_count(size), plan.coder.code_dtype)
+    encode(plan, prepared, codes)
+    if plan.packed:
+        return unpack_nibbles(codes, size)
+    return codes.view(np.uint8) & np.uint8(2**plan.scheme.bits - 1)
 
 
-def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch) -> Float32:
+def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared) -> Float32:
     """The place of each element between the outermost levels of its group, from -1 to 1."""
-    place: Float32 = scratch.take("place", prepared.x.size, np.float32)
-    scales = prepared.scales
-    layout: Layout = plan.layout
-    top = np.float32(alphabet.top)
+    place = np.empty(prepared.x.size, np.float32)
+    scales, top = prepared.scales, np.float32(alphabet.top)
     # Divided, not multiplied by the reciprocal: that of the smallest scale is infinite, and zero
     # times it would be NaN.
     reach = np.where(scales.scale == 0, np.float32(np.inf), scales.scale * top)
@@ -249,8 +216,6 @@ def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch
         shift = np.float32(0.5) / top - scales.zero_point / reach
     elif scales.zero_point is not None:
         shift = scales.zero_point.astype(np.float32) / top - np.float32(1)
-    for (x, out), (by, added) in group_views(layout, (prepared.x, place), (reach, shift)):
-        np.divide(x, by, out=out)
-        if added is not None:
-            out += added
+    for (x, out), (by, added) in group_views(plan.layout, (prepared.x, place), (reach, shift)):
+        out[...] = x / by if added is None else x / by + added
     return place

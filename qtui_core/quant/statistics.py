@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.scan.scan import scan
-from qtui_core.quant.segments.elements import Elements, Float32, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Reducer, Scratch, Watch, fractions_of, progress_of
+from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.layout import Float32
+from qtui_core.quant.plan import scan
+from qtui_core.quant.reading import Reducer, Watch
 
 #: If all magnitudes are within these bounds, the fourth powers of distances to the mean, which are
 #: at most twice as large, sum to a float32 over a segment: 2^19 (2 x 5e7)^4 = 5e37.
@@ -58,51 +59,37 @@ class Moments:
         )
 
 
-@dataclass(frozen=True)
-class _Part:
-    moments: Moments
-    low: float
-    high: float
-    nan: int
-    inf: int
-    zeros: int
-
-
-class StatisticsScan(Reducer[_Part]):
+class StatisticsScan(Reducer[tuple[Any, ...]]):
     """Statistics of the elements that are read. Sums are float32 within a segment, and float64 over
     the segments."""
 
     def begin(self, elements: Elements) -> None:
         self._count = elements.count
-        self._total = _Part(Moments(), math.inf, -math.inf, 0, 0, 0)
+        self._moments, self._low, self._high = Moments(), math.inf, -math.inf
+        self._nan = self._inf = self._zeros = 0
 
-    def take(self, segment: Segment, scratch: Scratch) -> _Part:
-        x = segment.float32()
+    def take(self, segment: Segment) -> tuple[Any, ...]:
+        """Moments, smallest, largest, and how many are NaN, infinite and zero."""
+        x = segment.values
         low, high = float(x.min()), float(x.max())
         nan = inf = 0
         if not (math.isfinite(low) and math.isfinite(high)):
-            nan = int(np.count_nonzero(np.isnan(x)))
-            inf = int(np.count_nonzero(np.isinf(x)))
+            nan, inf = (int(np.count_nonzero(which(x))) for which in (np.isnan, np.isinf))
             x = x[np.isfinite(x)]
-            low = float(x.min(initial=math.inf))
-            high = float(x.max(initial=-math.inf))
+            low, high = float(x.min(initial=math.inf)), float(x.max(initial=-math.inf))
         zeros = x.size - int(np.count_nonzero(x))
-        return _Part(_moments(x, max(abs(low), abs(high)), scratch), low, high, nan, inf, zeros)
+        return _moments(x, max(abs(low), abs(high))), low, high, nan, inf, zeros
 
-    def add(self, part: _Part) -> None:
-        total = self._total
-        self._total = _Part(
-            total.moments.merged(part.moments),
-            min(total.low, part.low),
-            max(total.high, part.high),
-            total.nan + part.nan,
-            total.inf + part.inf,
-            total.zeros + part.zeros,
-        )
+    def add(self, part: tuple[Any, ...]) -> None:
+        moments, low, high, nan, inf, zeros = part
+        self._moments = self._moments.merged(moments)
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._nan += nan
+        self._inf += inf
+        self._zeros += zeros
 
     def result(self) -> TensorStatistics:
-        found, moments = self._total, self._total.moments
-        n = moments.count
+        moments, n = self._moments, self._moments.count
         kurtosis = None
         if n and moments.second > 0:
             # Divided twice instead of by the square, which could leave the range of a float64.
@@ -110,14 +97,14 @@ class StatisticsScan(Reducer[_Part]):
         return TensorStatistics(
             count=self._count,
             finite=n,
-            nan=found.nan,
-            inf=found.inf,
-            zeros=found.zeros,
-            min=found.low if n else None,
-            max=found.high if n else None,
+            nan=self._nan,
+            inf=self._inf,
+            zeros=self._zeros,
+            min=self._low if n else None,
+            max=self._high if n else None,
             mean=moments.mean if n else None,
             std=math.sqrt(moments.second / n) if n else None,
-            absmax=max(abs(found.low), abs(found.high)) if n else 0.0,
+            absmax=max(abs(self._low), abs(self._high)) if n else 0.0,
             kurtosis=kurtosis if kurtosis is not None and math.isfinite(kurtosis) else None,
         )
 
@@ -130,15 +117,15 @@ def statistics(x: TensorLike, **watch: Unpack[Watch]) -> TensorStatistics:
     return found.result()
 
 
-def _moments(x: Float32, absmax: float, scratch: Scratch) -> Moments:
+def _moments(x: Float32, absmax: float) -> Moments:
     n = x.size
     if n == 0:
         return Moments()
     safe = absmax == 0 or SAFE_MAGNITUDES[0] <= absmax <= SAFE_MAGNITUDES[1]
     if safe:
         centre = x.sum() / np.float32(n)
-        d = np.subtract(x, centre, out=scratch.take("d", n, np.float32))
-        square = np.square(d, out=scratch.take("square", n, np.float32))
+        d = x - centre
+        square = np.square(d)
         second = float(square.sum())
         safe = absmax == 0 or second > n * SAFE_VARIANCE
     if not safe:
@@ -195,8 +182,8 @@ class HistogramScan(Reducer[Int64]):
     def begin(self, elements: Elements) -> None:
         self._counts = np.zeros(self.bins, np.int64)
 
-    def take(self, segment: Segment, scratch: Scratch) -> Int64:
-        values, edges, last = segment.float32(), self._edges, self.bins - 1
+    def take(self, segment: Segment) -> Int64:
+        values, edges, last = segment.values, self._edges, self.bins - 1
         inside = values[(values >= self._smallest) & (values <= self._largest)]
         place = inside.astype(np.float64)
         place -= self.low
@@ -233,10 +220,12 @@ def histogram(
     """
     elements = elements_of(x)
     if low is None or high is None:
-        half = fractions_of(watch.get("progress"), 2 * elements.count)
-        watch["progress"] = progress_of(half, elements.count)
+        progress = watch.get("progress")
+        if progress:
+            watch["progress"] = lambda share: progress(share / 2)
         stats = statistics(elements, **watch)
-        watch["progress"] = progress_of(half, elements.count)
+        if progress:
+            watch["progress"] = lambda share: progress((1 + share) / 2)
         if stats.min is None or stats.max is None:
             return ValueHistogram(np.empty(0, np.int64), np.empty(0))
         low = stats.min if low is None else low

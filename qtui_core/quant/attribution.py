@@ -10,33 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from qtui_core.answers.tensors import OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.coding.decomposition import decompose
-from qtui_core.quant.measure import ErrorScan, decibels, element_errors
-from qtui_core.quant.scan.columns import ColumnScan, ColumnStatistics
-from qtui_core.quant.scan.outliers import FEW_COLUMNS, crowded_columns
-from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.segments.elements import (
+from qtui_core.quant.columns import ColumnScan, ColumnStatistics
+from qtui_core.quant.elements import (
     Elements,
     ModelExtent,
     Segment,
     TensorLike,
+    Without,
     elements_of,
 )
-from qtui_core.quant.segments.injection import Without
-from qtui_core.quant.segments.layout import layout_of, rectangles
-from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, read, thread_count
-from qtui_core.quant.segments.process import Plan, PlanScan, first_passes, make_coder
+from qtui_core.quant.layout import Float64, rectangles
+from qtui_core.quant.measure import ErrorScan, decibels, element_errors
+from qtui_core.quant.outlier_columns import decompose
+from qtui_core.quant.outliers import FEW_COLUMNS, crowded_columns
+from qtui_core.quant.plan import (
+    Plan,
+    PlanScan,
+    SchemeReducer,
+    first_passes,
+    scan,
+    unread_plan,
+)
+from qtui_core.quant.reading import Watch, fractions_of, read, thread_count
 from qtui_core.schemes.scheme import Scheme
-
-Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +58,7 @@ class ColumnErrors:
     row_squared_error: Float64
 
 
-@dataclass(frozen=True, eq=False)
-class _RectangleSums:
-    """The sums over a rectangle of elements, and its position in the matrix."""
-
-    columns: slice
-    rows: slice
-    squared_error: Float64
-    squared: Float64
-    row_squared_error: Float64
-
-
-class ColumnErrorScan(SchemeReducer[list[_RectangleSums]]):
+class ColumnErrorScan(SchemeReducer[list[Any]]):
     """The error of a scheme by column and by row. It keeps two numbers for each column and one for
     each row."""
 
@@ -74,33 +66,27 @@ class ColumnErrorScan(SchemeReducer[list[_RectangleSums]]):
         rows, self._columns = elements.matrix
         self._total = ColumnErrors(np.zeros(self._columns), np.zeros(self._columns), np.zeros(rows))
 
-    def take(self, segment: Segment, scratch: Scratch) -> list[_RectangleSums]:
-        found = element_errors(self.plan, segment, scratch)
-        parts = []
-        for first, last, left, right in rectangles(segment.start, segment.size, self._columns):
-            at = first * self._columns + left - segment.start
-            shape = (last - first, right - left)
-            wrong, value = (
-                values[at : at + shape[0] * shape[1]].reshape(shape)
-                for values in (found.magnitude, found.values)
+    def take(self, segment: Segment) -> list[Any]:
+        """Of rectangles: rows, columns, and the sums over them."""
+        found = element_errors(self.plan, segment)
+        arrays = found.magnitude, found.values
+        return [
+            (
+                rows,
+                across,
+                # In float64: float32 sums down a column are not pairwise.
+                np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
+                np.einsum("ij,ij->j", value, value, dtype=np.float64),
+                np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
             )
-            parts.append(
-                _RectangleSums(
-                    slice(left, right),
-                    slice(first, last),
-                    # In float64: float32 sums down a column are not pairwise.
-                    np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
-                    np.einsum("ij,ij->j", value, value, dtype=np.float64),
-                    np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
-                )
-            )
-        return parts
+            for rows, across, (wrong, value) in rectangles(segment.start, self._columns, *arrays)
+        ]
 
-    def add(self, part: list[_RectangleSums]) -> None:
-        for each in part:
-            self._total.squared_error[each.columns] += each.squared_error
-            self._total.squared[each.columns] += each.squared
-            self._total.row_squared_error[each.rows] += each.row_squared_error
+    def add(self, part: list[Any]) -> None:
+        for rows, across, squared_error, squared, row_squared_error in part:
+            self._total.squared_error[across] += squared_error
+            self._total.squared[across] += squared
+            self._total.row_squared_error[rows] += row_squared_error
 
     def result(self) -> ColumnErrors:
         return self._total
@@ -323,7 +309,6 @@ def decomposition_sweep(
     columns = ColumnScan()
     read(elements, [columns], threads=count, advance=advance, cancelled=cancelled)
     absmax = columns.result().absmax
-    layout = layout_of(scheme.granularity, elements.shape)
     by_what: dict[tuple[int, float], Plan] = {}
     keys = []
     for one in schemes:
@@ -332,7 +317,7 @@ def decomposition_sweep(
         kept = 0 if found is None else int(found.columns.size)
         which = one.outlier_threshold if found is not None and found.by_element else 0.0
         keys.append((kept, which))
-        by_what.setdefault(keys[-1], Plan(one, make_coder(one), layout, decomposition=found))
+        by_what.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
     plans = list(by_what.values())
     if reads > 2:
         extents = [PlanScan(plan) for plan in plans]

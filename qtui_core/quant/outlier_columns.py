@@ -15,14 +15,13 @@ The scales of the other elements are computed without:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Float32
-from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.layout import Bool, Float32, rectangles
 from qtui_core.schemes.granularity import Granularity, PerRow, PerToken
 
 Float16 = npt.NDArray[np.float16]
@@ -48,58 +47,46 @@ class Decomposition:
     threshold: np.float32
     by_element: bool
 
-    def inliers(self, values: Float32, start: int, left_out: float, scratch: Scratch) -> Float32:
-        """A copy, in scratch memory, of `values`, which begin at `start` of the flattened tensor.
-        Elements that scales leave out, and those that are not finite, are replaced by
-        `left_out`."""
-        kept: Float32 = scratch.take("inliers", values.size, np.float32)
-        np.copyto(kept, values)
-        magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
+    def counted(self, values: Float32, start: int) -> Bool:
+        """Which elements of a segment count for the scales, `[size]`. It begins at `start` of the
+        flattened tensor."""
         limit = self.threshold if self.by_element else np.float32(np.inf)
-        # Neither NaN nor an infinity is below it.
-        below = np.less(magnitude, limit, out=scratch.take("below", values.size, np.bool_))
-        np.copyto(kept, np.float32(left_out), where=np.logical_not(below, out=below))
+        counted: Bool = np.abs(values) < limit  # neither NaN nor an infinity is
         if not self.by_element:
-            self.fill(kept, start, left_out)
-        return kept
+            self.fill(counted, start, False)
+        return counted
 
-    def fill(self, values: Float32, start: int, value: float) -> None:
+    def fill(self, values: npt.NDArray[Any], start: int, value: float) -> None:
         """Replaces the kept elements by `value`."""
-        for _, columns, part in self._parts(values, start):
+        for _, columns, (part,) in self._parts(start, values):
             part[:, columns] = value
 
     def keep(self, out: Float32, values: Float32, start: int) -> None:
         """Copies the kept elements of `values`, rounded to float16, to `out`."""
-        for (_, columns, target), (_, _, part) in zip(
-            self._parts(out, start), self._parts(values, start), strict=True
-        ):
+        for _, columns, (target, part) in self._parts(start, out, values):
             target[:, columns] = to_half(part[:, columns])
 
     def collect(self, kept: Float16, values: Float32, start: int) -> None:
         """Writes the kept elements of `values` to their places in `kept` float16 `[rows, k]`."""
-        for (rows, numbers), columns, part in self._parts(values, start):
-            kept[rows, numbers] = to_half(part[:, columns])
+        for where, columns, (part,) in self._parts(start, values):
+            kept[where] = to_half(part[:, columns])
 
     def count_beyond(self, values: Float32, start: int) -> int:
         """How many kept elements are finite and beyond the largest float16."""
         return sum(
             int(np.count_nonzero(np.isfinite(kept) & (np.abs(kept) > _LARGEST_HALF)))
-            for kept in (part[:, columns] for _, columns, part in self._parts(values, start))
+            for kept in (part[:, columns] for _, columns, (part,) in self._parts(start, values))
         )
 
     def _parts(
-        self, values: Float32, start: int
-    ) -> Iterator[tuple[tuple[slice, slice], Int64, Float32]]:
+        self, start: int, *arrays: npt.NDArray[Any]
+    ) -> Iterator[tuple[tuple[slice, slice], Int64, list[npt.NDArray[Any]]]]:
         """Rectangles of a segment that contain kept columns: (slices of rows and of `columns`, the
-        positions of these columns in the rectangle, the rectangle `[rows, columns]`)."""
-        for first, last, left, right in rectangles(start, values.size, self.width):
-            low, high = np.searchsorted(self.columns, (left, right))
-            if low == high:
-                continue
-            at = first * self.width + left - start
-            part = values[at : at + (last - first) * (right - left)]
-            where = slice(first, last), slice(int(low), int(high))
-            yield where, self.columns[low:high] - left, part.reshape(last - first, right - left)
+        positions of these columns in the rectangle, views of the arrays)."""
+        for rows, across, views in rectangles(start, self.width, *arrays):
+            low, high = map(int, np.searchsorted(self.columns, (across.start, across.stop)))
+            if low < high:
+                yield (rows, slice(low, high)), self.columns[low:high] - across.start, views
 
 
 def to_half(values: Float32) -> Float16:

@@ -16,12 +16,12 @@ from qtui_core.answers.tensors import (
     OutlierReport,
     TensorStatistics,
 )
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.scan.scan import scan
-from qtui_core.quant.scan.statistics import statistics
-from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Reducer, Scratch, Watch
+from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.layout import Float64
+from qtui_core.quant.plan import scan
+from qtui_core.quant.reading import Reducer, Watch, without_progress
+from qtui_core.quant.statistics import statistics
 
 #: A column is crowded if chance would give fewer than this many columns as many outliers.
 CHANCE = 0.01
@@ -30,80 +30,61 @@ CHANCE = 0.01
 FEW_COLUMNS, MOST_OUTLIERS = 0.05, 0.5
 
 
-@dataclass(frozen=True)
-class _Far:
-    """Which elements are far: those more than `limit` away from `centre`, or at least as far where
-    `inclusive`."""
-
-    centre: float
-    limit: float
-    inclusive: bool
-
-    @property
-    def preselected(self) -> float:
-        """A little lower than the limit: float32 preselects, float64 decides. The centre is off
-        by up to half of its last place in float32."""
-        return max(0.0, self.limit * (1 - 1e-5) - abs(self.centre) * 2.0**-23)
-
-    def beyond(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        distance = np.abs(value - self.centre)
-        found: npt.NDArray[np.bool_]
-        found = distance >= self.limit if self.inclusive else distance > self.limit
-        return found
+Places = tuple[npt.NDArray[np.int64], Float64]
 
 
-@dataclass(frozen=True)
-class _Found:
-    index: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
-
-
-class OutlierScan(Reducer["_Found | None"]):
-    """Finds the elements of a tensor that are far. `usual` are the statistics whose mean and
-    standard deviation define a sigma. It keeps one number for each column, and the outliers of the
-    segments at work."""
+class OutlierScan(Reducer[Places]):
+    """Finds the elements of a tensor that are more than `limit` away from `centre`, or at least as
+    far where `inclusive`. `usual` are the statistics whose mean and standard deviation define a
+    sigma. It keeps one number for each column, and the outliers of the segments at work."""
 
     def __init__(
-        self, far: _Far, stats: TensorStatistics, usual: TensorStatistics, top: int
+        self,
+        centre: float,
+        limit: float,
+        stats: TensorStatistics,
+        usual: TensorStatistics,
+        top: int,
+        inclusive: bool = False,
     ) -> None:
-        self._far, self._stats, self._usual, self._top = far, stats, usual, top
+        self._centre, self._limit, self._inclusive = centre, limit, inclusive
+        self._stats, self._usual, self._top = stats, usual, top
 
     def begin(self, elements: Elements) -> None:
         rows, self._columns = elements.matrix
         self._per_column = np.zeros(self._columns if rows > 1 else 0, np.int64)
         self._count, self._energy = 0, 0.0
-        self._furthest = _Found(np.empty(0, np.int64), np.empty(0))
+        self._furthest: Places = np.empty(0, np.int64), np.empty(0)
 
-    def take(self, segment: Segment, scratch: Scratch) -> _Found | None:
-        values, far = segment.float32(), self._far
-        if not values.size:
-            return None
-        distance = np.subtract(
-            values,
-            np.float32(far.centre),
-            out=scratch.take("distance", values.size, np.float32),
-        )
-        np.abs(distance, out=distance)
-        preselected = far.preselected
-        if distance.max() < preselected:
-            return None
-        index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
+    def take(self, segment: Segment) -> Places:
+        """The places and values of outliers."""
+        values = segment.values
+        # A little lower than the limit: float32 preselects, float64 decides. The centre is off by
+        # up to half of its last place in float32.
+        least = max(0.0, self._limit * (1 - 1e-5) - abs(self._centre) * 2.0**-23)
+        distance = np.abs(values - np.float32(self._centre))
+        if distance.max(initial=-1) < least:
+            return np.empty(0, np.int64), np.empty(0)
+        index = np.flatnonzero((distance >= least) & np.isfinite(values))
         value = values[index].astype(np.float64)
-        beyond = far.beyond(value)
-        return _Found(index[beyond] + segment.start, value[beyond])
+        exact = np.abs(value - self._centre)
+        beyond = exact >= self._limit if self._inclusive else exact > self._limit
+        return index[beyond] + segment.start, value[beyond]
 
-    def add(self, part: _Found | None) -> None:
-        if part is None or not part.index.size:
-            return
-        self._count += part.index.size
-        self._energy += float(np.square(part.value).sum())
+    def add(self, part: Places) -> None:
+        index, value = part
+        self._count += index.size
+        self._energy += float(np.square(value).sum())
         if self._per_column.size:
-            hit, times = np.unique(part.index % self._columns, return_counts=True)
+            hit, times = np.unique(index % self._columns, return_counts=True)
             self._per_column[hit] += times
-        self._furthest = _keep_furthest(self._furthest, part, self._far.centre, self._top)
+        index = np.concatenate([self._furthest[0], index])
+        value = np.concatenate([self._furthest[1], value])
+        order = np.lexsort((index, -np.abs(value - self._centre)))[: self._top]
+        self._furthest = index[order], value[order]
 
     def result(self) -> OutlierReport:
-        stats, usual, count, furthest = self._stats, self._usual, self._count, self._furthest
+        stats, usual, count = self._stats, self._usual, self._count
         per_column = self._per_column
         order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
         mean, std = usual.mean or 0.0, usual.std or 0.0
@@ -120,7 +101,7 @@ class OutlierScan(Reducer["_Found | None"]):
                     float(v),
                     abs(float(v) - mean) / std if std else 0.0,
                 )
-                for i, v in zip(furthest.index, furthest.value, strict=True)
+                for i, v in zip(*self._furthest, strict=True)
             ),
             columns=tuple(ColumnCount(int(c), int(per_column[c])) for c in order),
             column_total=self._columns,
@@ -149,12 +130,11 @@ def find_outliers(
 
     Raises as `measure` does.
     """
-    stats = stats or _statistics_unheard(x, watch)
+    stats = stats or statistics(x, **without_progress(watch))
     usual = usual or stats
     if not usual.std or usual.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
-    far = _Far(usual.mean, sigma * usual.std, inclusive=False)
-    found = OutlierScan(far, stats, usual, top)
+    found = OutlierScan(usual.mean, sigma * usual.std, stats, usual, top)
     scan(x, [found], **watch)
     return replace(found.result(), sigma=sigma)
 
@@ -179,15 +159,10 @@ def find_beyond(
         limit = float(np.float32(threshold))
     if not (math.isfinite(threshold) and limit > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
-    stats = stats or _statistics_unheard(x, watch)
-    found = OutlierScan(_Far(0.0, limit, inclusive=True), stats, usual or stats, top)
+    stats = stats or statistics(x, **without_progress(watch))
+    found = OutlierScan(0.0, limit, stats, usual or stats, top, inclusive=True)
     scan(x, [found], **watch)
     return replace(found.result(), threshold=threshold)
-
-
-def _statistics_unheard(x: TensorLike, watch: Watch) -> TensorStatistics:
-    """Statistics whose computation is not reported as progress: progress is that of the search."""
-    return statistics(x, cancelled=watch.get("cancelled"), threads=watch.get("threads"))
 
 
 def crowded_columns(report: OutlierReport) -> tuple[int, float]:
@@ -216,10 +191,3 @@ def poisson_tail(mean: float, count: int) -> float:
         return 1.0
     first = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
     return min(1.0, first / (1 - mean / (count + 1)))
-
-
-def _keep_furthest(kept: _Found, found: _Found, mean: float, top: int) -> _Found:
-    index = np.concatenate([kept.index, found.index])
-    value = np.concatenate([kept.value, found.value])
-    order = np.lexsort((index, -np.abs(value - mean)))[:top]
-    return _Found(index[order], value[order])

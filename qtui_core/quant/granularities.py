@@ -19,11 +19,11 @@ from qtui_core.answers.codes import EqualBits
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.quant.elements import ModelExtent, TensorLike, elements_of
+from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.scan import scan
-from qtui_core.quant.segments.elements import ModelExtent, TensorLike, elements_of
-from qtui_core.quant.segments.layout import layout_of, matrix_shape, scale_shape
-from qtui_core.quant.segments.parallel import Watch
+from qtui_core.quant.plan import scan
+from qtui_core.quant.reading import Watch
 from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import (
     MAX_SIZE,

@@ -21,11 +21,7 @@ import numpy.typing as npt
 
 from qtui_core.answers.codes import NF4Construction, NF4Level, NF4Step
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.coder import LARGEST, Coder, Codes, GroupScales, keep_finite
-from qtui_core.quant.segments.elements import Float32
-from qtui_core.quant.segments.grouping import Extent, group_views
-from qtui_core.quant.segments.layout import Layout
-from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.layout import Float32
 from qtui_core.schemes.scheme import NESTED_BLOCK
 
 #: NormalFloat4, Dettmers et al. 2023 (QLoRA), appendix E. These are the published float32
@@ -60,89 +56,6 @@ LEVELS = {"nf4": NF4_LEVELS, "fp4": FP4_LEVELS}
 
 #: bitsandbytes divides by at least this, so that a block of zeros gives zeros.
 SMALLEST_ABSMAX = np.float32(1e-38)
-
-
-class CodebookCoder(Coder):
-    """Sixteen levels between -1 and 1, times the absmax of a block.
-
-    An element times 1/absmax takes the nearest level, on a tie the LOWER one. Two codes share a
-    byte, the first in the high nibble; an odd last one is followed by the code of zero. The scale
-    is absmax itself, 0 for a block of zeros.
-
-    As in bitsandbytes on the CPU, a short last block differs in two details: its elements are
-    divided by absmax instead of multiplied by 1/absmax, and its stored absmax is at least 1e-38.
-    """
-
-    extent = Extent.ABSMAX
-    code_dtype = np.dtype(np.uint8)
-
-    def __init__(self, levels: Float32, block: int) -> None:
-        self.block = block
-        self.smallest_extent = float(SMALLEST_ABSMAX)
-        order = np.argsort(levels, kind="stable")
-        ascending = levels[order]
-        distinct = np.append(True, ascending[1:] != ascending[:-1])
-        values = ascending[distinct]
-        #: Midpoints of neighbouring levels, computed in float32 as bitsandbytes does.
-        self.thresholds: Float32 = (values[:-1] + values[1:]) / np.float32(2)
-        ranks = order[distinct].astype(np.uint8)
-        self.code_of_rank = None if np.array_equal(ranks, np.arange(16)) else ranks
-        self.rank_of_zero = int(np.flatnonzero(values == 0)[0])
-        byte = np.arange(256)
-        first, second = ranks.take([byte >> 4, byte & 15], mode="clip")
-        #: The two codes of a byte with two ranks.
-        self.codes_of_ranks = (first << np.uint8(4)) | second
-        pairs = np.stack([levels[byte >> 4], levels[byte & 15]], axis=1)
-        #: The two levels of a byte as one 8-byte item, for a single look-up.
-        self.pair_of_byte = np.ascontiguousarray(pairs, np.float32).view(np.uint64).reshape(-1)
-
-    def scales(self, extents: Float32, size: int) -> GroupScales:
-        absmax = extents[0].copy()
-        if size % self.block:
-            absmax[-1] = max(absmax[-1], SMALLEST_ABSMAX)
-        return GroupScales(absmax)
-
-    def code_count(self, elements: int) -> int:
-        return (elements + 1) // 2
-
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        # The magnitudes are no longer needed; one large buffer less leaves more in the cache.
-        scaled = scratch.take("magnitude", x.size, np.float32)
-        absmax = np.maximum(scales.scale, SMALLEST_ABSMAX)
-        for (view, out), (divisor,) in group_views(layout, (x, scaled), (absmax,)):
-            if view.shape[-1] < self.block:
-                np.divide(view, divisor, out=out)
-            else:
-                np.multiply(view, np.float32(1) / divisor, out=out)
-        ranks = scratch.take("ranks", x.size + x.size % 2, np.uint8)
-        above = scratch.take("above", x.size, np.bool_)
-        counted, one = ranks[: x.size], above.view(np.uint8)
-        # What happens between two calls of numpy keeps the other thread waiting: no view is made
-        # and no number converted there.
-        lowest, *others = map(np.asarray, self.thresholds)
-        np.greater(scaled, lowest, counted.view(np.bool_))
-        for threshold in others:
-            np.greater(scaled, threshold, above)
-            np.add(counted, one, counted)
-        ranks[x.size :] = self.rank_of_zero
-        pack_nibbles(ranks, codes)
-        if self.code_of_rank is not None:
-            np.take(self.codes_of_ranks, codes, out=codes, mode="clip")
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        if out.size % 2 == 0 and out.ctypes.data % 8 == 0:
-            np.take(self.pair_of_byte, codes, out=out.view(np.uint64), mode="clip")
-        else:
-            pairs = scratch.take("pairs", codes.size, np.uint64)
-            np.take(self.pair_of_byte, codes, out=pairs, mode="clip")
-            out[...] = pairs.view(np.float32)[: out.size]
-        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
-            np.multiply(view, scale, out=view)
-        keep_finite(out, scales)
 
 
 def pack_nibbles(codes: npt.NDArray[np.uint8], packed: npt.NDArray[np.uint8]) -> None:
@@ -217,7 +130,7 @@ def _in_float32(offset: float) -> npt.NDArray[np.float32]:
     quantile_of = NormalDist().inv_cdf
 
     def quantiles(count: int) -> list[float]:
-        return [quantile_of(float(p)) for p in _float32_line(offset, count + 1)[:-1]]
+        return [quantile_of(float(p)) for p in _linspace(offset, 0.5, count + 1)[:-1]]
 
     values = [*quantiles(POSITIVE), 0.0, *(-q for q in quantiles(NEGATIVE))]
     ascending = np.sort(np.array(values, np.float32))
@@ -225,10 +138,11 @@ def _in_float32(offset: float) -> npt.NDArray[np.float32]:
     return result
 
 
-def _float32_line(start: float, count: int) -> npt.NDArray[np.float32]:
-    """`torch.linspace(start, 0.5, count)`: a float32 step, added to the nearer end with one
-    rounding."""
-    first, last = np.float32(start), np.float32(0.5)
+def _linspace(start: float, end: float, count: int) -> Float32:
+    """`count` float32 values from `start` to `end` as torch.linspace computes them: multiples of a
+    float32 step, added to the nearer end with one rounding (a fused multiply-add, here in
+    float64)."""
+    first, last = np.float32(start), np.float32(end)
     step = np.float64((last - first) / np.float32(count - 1))
     index = np.arange(count)
     up, down = first + step * index, last - step * (count - 1 - index)
@@ -291,7 +205,8 @@ class NestedScales:
         with np.errstate(over="ignore"):
             scale = dynamic_map()[self.codes] * constant + np.float32(self.offset)
         # Near the largest float32 a scale could round to infinity, and zeros would become NaN.
-        return np.clip(scale, -LARGEST, LARGEST)
+        largest = np.finfo(np.float32).max
+        return np.clip(scale, -largest, largest)
 
 
 @cache
@@ -304,23 +219,13 @@ def dynamic_map() -> Float32:
     """
     values = [np.float32(0), np.float32(1)]
     for power in range(7):
-        edges = _linspace(2**power + 1)
+        edges = _linspace(0.1, 1, 2**power + 1)
         middles = (edges[:-1] + edges[1:]) / np.float32(2)
         decade = np.float32(10.0 ** (power - 6)) * middles
         values += [*decade, *-decade]
     table = np.sort(np.array(values, np.float32))
     table.flags.writeable = False
     return table
-
-
-def _linspace(count: int) -> Float32:
-    """`count` float32 values from 0.1 to 1 as torch.linspace computes them: multiples of a float32
-    step, added to the nearer end with one rounding (a fused multiply-add, here in float64)."""
-    start, end = np.float32(0.1), np.float32(1)
-    step = np.float64((end - start) / np.float32(count - 1))
-    index = np.arange(count)
-    up, down = start + step * index, end - step * (count - 1 - index)
-    return np.where(index < count // 2, up, down).astype(np.float32)
 
 
 @cache

@@ -1,1 +1,0 @@
-"""How each family of formats turns grouped elements into codes, and back."""

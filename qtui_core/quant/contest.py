@@ -1,0 +1,377 @@
+"""Which of several schemes of few bits suits a tensor, why, and what to do: one sentence.
+
+The rows of `SENTENCES` are tried in order; the first that has something to say is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from qtui_core.answers.tensors import ErrorReport, TensorStatistics
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.case import DB_PER_BIT, EXACT_DB
+from qtui_core.quant.explain import Rows, first_row, nonfinite_sentence
+from qtui_core.quant.granularities import TOLERANCE, at_equal_bits
+from qtui_core.quant.occupancy import Occupancy
+from qtui_core.quant.plan import make_coder
+from qtui_core.quantities import db_text, phrase
+
+#: Decibels: a smaller difference counts as none.
+SAME_DB = 0.1
+#: If the mean is this many standard deviations from zero, most values are on one side of it.
+ONE_SIDED = 0.5
+#: A difference to the Gaussian in the share of values in the outer half of their group that counts.
+CROWDED = 0.03
+REMEDY = "= makes bits equal"
+UNEQUAL = "no group sizes make them equal"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A scheme and its measurements. All contenders were measured on the same tensor."""
+
+    report: ErrorReport
+    occupancy: Occupancy
+
+    @property
+    def name(self) -> str:
+        return str(self.report.scheme)
+
+    @property
+    def db(self) -> float:
+        """The SQNR in decibels; infinite if there is no error."""
+        return float("inf") if self.report.sqnr_db is None else self.report.sqnr_db
+
+    @property
+    def bits(self) -> float:
+        return self.report.bits_per_parameter
+
+    @property
+    def outer_half(self) -> tuple[float, float | None]:
+        """The share of values beyond half the extent of their group, and that of a Gaussian, None
+        if it is not known."""
+        bins = len(self.occupancy.density)
+        outer = np.ones(bins, bool)
+        outer[bins // 4 : bins - bins // 4] = False
+        share = float(self.occupancy.density[outer].sum() / max(1, self.occupancy.total))
+        expected = self.occupancy.expected_density
+        return share, None if expected is None else float(expected[outer].sum())
+
+    @property
+    def too_small(self) -> bool:
+        """Whether values are so small that most groups have the smallest possible scale."""
+        if not self.report.relative_mse:
+            return False
+        rms = math.sqrt(self.report.mse / self.report.relative_mse)
+        return rms < make_coder(self.report.scheme).smallest_extent
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Schemes that were measured on one tensor, at least one.
+
+    Attributes:
+        contenders: the schemes. Only those with the bits of the first are compared.
+        stats: of the tensor, if known.
+        resized: whether group sizes have been changed for equal bits already.
+        stored_bits: bits per parameter of the tensor as it is stored.
+    """
+
+    contenders: tuple[Contender, ...]
+    stats: TensorStatistics | None
+    resized: bool
+    stored_bits: float
+
+    @property
+    def first(self) -> Contender:
+        return self.contenders[0]
+
+    @cached_property
+    def saving(self) -> tuple[Contender, ...]:
+        """The contenders that take fewer bits than the stored values."""
+        return tuple(c for c in self.contenders if c.bits < self.stored_bits)
+
+    @cached_property
+    def equal(self) -> tuple[Contender, ...]:
+        """The contenders with the bits of the first."""
+        return tuple(c for c in self.contenders if abs(c.bits - self.first.bits) <= TOLERANCE)
+
+    @cached_property
+    def by_quality(self) -> list[Contender]:
+        """The contenders with equal bits, the best first."""
+        return sorted(self.equal, key=lambda c: -c.db)
+
+    @property
+    def best(self) -> Contender:
+        return self.by_quality[0]
+
+    def best_of(self, name: str) -> Contender | None:
+        """The best with equal bits in a format."""
+        return next((c for c in self.by_quality if c.report.scheme.format == name), None)
+
+
+def verdict(
+    contenders: Sequence[Contender],
+    stats: TensorStatistics | None = None,
+    *,
+    resized: bool = False,
+    stored_bits: float = math.inf,
+) -> str:
+    """A sentence: which scheme wins and by how much, whether it would win on a Gaussian tensor,
+    why, and what to do. Only schemes with the bits of the first are compared; the others are named.
+
+    Args:
+        contenders: the schemes with their measurements, none or more.
+        stats: of the tensor; without them the sentence gives fewer reasons.
+        resized: whether group sizes have been changed for equal bits already; then the sentence
+            does not advise it.
+        stored_bits: bits per parameter of the stored values. Schemes that take as many are not
+            recommended.
+    """
+    if not contenders:
+        return "No scheme is chosen: type some, for example nf4 int4 fp4."
+    return first_row(SENTENCES, Contest(tuple(contenders), stats, resized, stored_bits))[1]
+
+
+# --- why
+
+
+def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
+    """What in the tensor, or in the schemes, favours evenly spaced levels."""
+    asymmetric = not integer.report.scheme.symmetric
+    outer, usual = normal.outer_half
+    if asymmetric and stats is not None and stats.mean is not None and stats.std:
+        offset = abs(stats.mean) / stats.std
+        if offset > ONE_SIDED:
+            return (
+                f"its mean is {offset:.1f} standard deviations from zero, and only a zero point "
+                f"moves the levels there"
+            )
+    if usual is not None and outer > usual + CROWDED:
+        return (
+            f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
+            f"{usual:.0%}), where the levels of NF4 are far apart and even ones are not"
+        )
+    if asymmetric:
+        return (
+            "its groups reach further on one side of zero than on the other, and a zero point "
+            "moves the levels there"
+        )
+    return "its values lie closer to evenly spaced levels than Gaussian ones"
+
+
+def _why_normal(normal: Contender, integer: Contender) -> str:
+    if integer.too_small:
+        return f"its values are too small for the scales of {integer.name}"
+    outer, usual = normal.outer_half
+    if usual is None or outer >= usual + CROWDED:
+        return "its levels lie where the values of its blocks are"
+    if outer < usual - CROWDED:
+        return (
+            f"only {outer:.0%} of its values (a Gaussian: {usual:.0%}) lie in the outer half of a "
+            f"block, where NF4 is coarse"
+        )
+    return (
+        f"in their blocks its values are spread as normal ones ({outer:.0%} in the outer half), "
+        f"which its levels are made for"
+    )
+
+
+def _integers_and_normal(contest: Contest) -> str:
+    """Which of int4 and nf4 is ahead, and why, if both are there and one is."""
+    integer, normal = contest.best_of("int4"), contest.best_of("nf4")
+    if integer is None or normal is None or abs(integer.db - normal.db) < SAME_DB:
+        return ""
+    ahead, behind = (integer, normal) if integer.db > normal.db else (normal, integer)
+    why = _why_normal(normal, integer)
+    if ahead is integer:
+        why = _why_integers(integer, normal, contest.stats)
+    return f" {ahead.name} beats {behind.name} by {ahead.db - behind.db:.1f} dB: {why}."
+
+
+def _beside_gaussian(contest: Contest) -> str:
+    known = {
+        c.name: c.report.gaussian_sqnr_db
+        for c in contest.equal
+        if c.report.gaussian_sqnr_db is not None
+    }
+    if contest.best.name not in known or len(known) < 2:
+        return ""
+    expected = max(known, key=lambda name: known[name])
+    lead = known[expected] - known[contest.best.name]
+    if expected == contest.best.name:
+        return ", as on a Gaussian"
+    if lead < SAME_DB:
+        return f" (on a Gaussian {expected} is as good)"
+    return f" (on a Gaussian {expected} wins by {lead:.1f})"
+
+
+# --- what to do
+
+
+def _remedy(contest: Contest) -> str:
+    """What `=` does about unequal bits; "" if it can do nothing."""
+    if contest.resized:
+        return ""
+    others = [c.report.scheme for c in contest.contenders if c not in contest.equal]
+    found = at_equal_bits(others, contest.first.report.shape, contest.first.bits)
+    equal = sum(row.equal for row in found)
+    if not equal:
+        return ""
+    return REMEDY if equal == len(others) else f"{REMEDY} for {equal} of them"
+
+
+def _left_out(contest: Contest) -> str:
+    """The schemes with other bits, which are not compared; the SQNR of a single one that is
+    better."""
+    others = [c for c in contest.contenders if c not in contest.equal]
+    if not others:
+        return ""
+    text = f" {len(others)} others take other bits"
+    if len(others) == 1:
+        text = f" {others[0].name} takes {others[0].bits:.3f} bits"
+        if others[0].db > contest.best.db:
+            text += f" ({db_text(others[0].db)} dB)"
+    remedy = _remedy(contest)
+    return f"{text}: {remedy}." if remedy else f"{text}."
+
+
+# --- the sentence
+
+
+def _without_a_contest(contest: Contest) -> str | None:
+    first = contest.first.report
+    if first.count == 0:
+        return "This tensor has no elements, so there are no codes to count."
+    if first.nonfinite:
+        return nonfinite_sentence(first)
+    if first.relative_mse is None:
+        return "Every element is zero, which every scheme keeps exactly."
+    return None
+
+
+def _saving_nothing(contest: Contest) -> str | None:
+    count = len(contest.contenders) - len(contest.saving)
+    if not count:
+        return None
+    if not contest.saving:
+        least = min(c.bits for c in contest.contenders)
+        return (
+            f"None of them takes less than the {contest.stored_bits:.4g} bits that are stored (the "
+            f"least is {least:.3f}), so leave this tensor as it is."
+        )
+    what = "1 scheme takes" if count == 1 else f"{count} schemes take"
+    rest = Contest(contest.saving, contest.stats, contest.resized, math.inf)
+    return (
+        f"{what} as many bits as are stored ({contest.stored_bits:.4g}) or more. Of the rest: "
+        f"{first_row(SENTENCES, rest)[1]}"
+    )
+
+
+def _nothing_left(contest: Contest) -> str | None:
+    if max(c.db for c in contest.contenders) >= SAME_DB:
+        return None
+    if contest.first.too_small:
+        return (
+            "Nothing of this tensor is left under any of them: its values are too small for a "
+            "scale. Multiply it by a power of two first."
+        )
+    return "Nothing of this tensor is left under any of them: take more bits or smaller groups."
+
+
+def _alone(contest: Contest) -> str | None:
+    only = contest.first
+    if len(contest.contenders) > 1:
+        return None
+    if only.db > EXACT_DB:
+        return _exactly([only])
+    used, bits = only.occupancy.entropy_bits, only.report.scheme.bits
+    if used is None:
+        return (
+            f"{only.name} keeps every column in 16 bits, so there are no codes to count: take a "
+            f"higher threshold."
+        )
+    return (
+        f"{only.name} gives {db_text(only.db)} dB at {only.bits:.3f} bits and its codes carry "
+        f"{used:.2f} of {bits} bits; add another scheme to compare it with."
+    )
+
+
+def _unequal(contest: Contest) -> str | None:
+    """If bits differ: which scheme gives the most decibels, and whether they are worth its bits."""
+    if len(contest.equal) > 1:
+        return None
+    best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
+    if best.db > EXACT_DB:
+        return _exactly([best])
+    bits = [c.bits for c in contest.contenders]
+    first = f"{best.name} gives the most, {db_text(best.db)} dB{_worth(best, second)}"
+    if best.db - second.db < SAME_DB:
+        small, large = sorted((best, second), key=lambda c: c.bits)
+        fewer = large.bits - small.bits
+        less = f", and {small.name} takes {fewer:.3f} bits fewer" if fewer > TOLERANCE else ""
+        first = f"{best.name} and {second.name} are level, {db_text(best.db)} dB{less}"
+    return (
+        f"These are not equal bits ({min(bits):.3f} to {max(bits):.3f}): {first}; "
+        f"{_remedy(contest) or UNEQUAL}."
+    )
+
+
+def _worth(better: Contender, other: Contender) -> str:
+    """Whether the additional decibels are worth the additional bits."""
+    lead, more = better.db - other.db, better.bits - other.bits
+    if abs(more) <= TOLERANCE:
+        return f", {lead:.1f} dB more than {other.name} in as many bits"
+    if more < 0:
+        return f", and {other.name} is behind with {-more:.3f} bits more"
+    worth = DB_PER_BIT * more
+    judged = "less" if lead < worth else "more"
+    return (
+        f", {lead:.1f} dB more than {other.name} for {more:.3f} bits more, which is {judged} than "
+        f"the {worth:.1f} dB they are worth"
+    )
+
+
+def _exact(contest: Contest) -> str | None:
+    alike = [c for c in contest.equal if c.db > EXACT_DB]
+    if not alike:
+        return None
+    return f"{_exactly([c for c in alike if c.db == math.inf] or alike)}{_left_out(contest)}"
+
+
+def _exactly(contenders: Sequence[Contender]) -> str:
+    """About schemes of which nothing but the rounding of float32 is left."""
+    many = len(contenders) > 1
+    keep = f"{phrase([c.name for c in contenders])} keep{'' if many else 's'}"
+    if all(c.db == math.inf for c in contenders):
+        return f"{keep} every element of this tensor exactly."
+    least = db_text(min(c.db for c in contenders))
+    return (
+        f"{keep} {'at least ' if many else ''}{least} dB of this tensor, about what float32 does."
+    )
+
+
+def _equal(contest: Contest) -> str:
+    best, second, *_ = contest.by_quality
+    lead = best.db - second.db
+    what = f"{best.name} wins by {lead:.1f} dB with {db_text(best.db)}"
+    if lead < SAME_DB:
+        what = f"{best.name} and {second.name} are level, {db_text(best.db)} dB"
+    return (
+        f"At equal bits ({best.bits:.3f}) {what}{_beside_gaussian(contest)}."
+        f"{_integers_and_normal(contest)}{_left_out(contest)}"
+    )
+
+
+SENTENCES: Rows[Contest] = (
+    ("nothing to compare", _without_a_contest),
+    ("nothing saved", _saving_nothing),
+    ("nothing left", _nothing_left),
+    ("one scheme", _alone),
+    ("unequal bits", _unequal),
+    ("exact", _exact),
+    ("equal bits", _equal),
+)

@@ -1,1 +1,0 @@
-"""A tensor as segments of float32: how they are read, grouped, rounded and processed."""
