@@ -90,8 +90,7 @@ def _text(path: Path) -> str:
 
 
 def in_daemon(work: Callable[[], T]) -> Future[T]:
-    """Runs `work` in a thread that nobody need wait for: one that is given up works on until the
-    process ends. The result, or what it raised, arrives in the future."""
+    """Runs `work` in a thread that may be given up: it then works on until the process ends."""
     from concurrent.futures import Future  # which takes a while, and few commands need it
     from threading import Thread
 
