@@ -55,7 +55,6 @@ LONGEST = (
     "test_tui_memory_processes",
     "test_memory_inference",
     "test_models_demo",
-    "test_lab_adapters",
     "test_memory_optimizer",
     "test_memory_truth",
     "test_memory_heads",
@@ -64,7 +63,6 @@ LONGEST = (
     "test_cli_memory_estimate",
     "test_lab_gradients",
     "test_cli_bare",
-    "test_lab_nvfp4",
     "test_outliers_view",
 )
 

@@ -79,6 +79,7 @@ def check_commands(python: Path, folder: Path, parts: int = 1) -> None:
     every(list(checks.items())[::parts], lambda command, check: check(command))
 
 
+@pytest.mark.slow
 @in_parts(2)
 def test_without_extras_what_needs_none_works_and_the_rest_names_its_extra(tmp_path, parts):
     python = linked_environment(tmp_path / "environment")

@@ -117,6 +117,7 @@ def check(name: str, raw: bytes) -> None:
     assert error is None, f"{type(error).__name__} at {raw[:200]!r}: {error}"
 
 
+@pytest.mark.slow
 def test_what_escaped_once_does_so_no_more() -> None:
     every(CORPUS, check)
 

@@ -73,6 +73,7 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() < begun + 120
 
 
+@pytest.mark.slow
 def test_a_trace_says_what_it_does_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, doing = resolve(RunPlan(method="full", sequence=32), "bf16"), []
     found = asked_trace.trace(LLAMA, plan, lambda words: doing.append(words))
