@@ -33,17 +33,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class EvaluatedText:
-    """The text that the models read.
-
-    Attributes:
-        origin: where the text comes from.
-        tokenizer: how it was tokenized, in words.
-        available: tokens of the text.
-        digest: of the windows' tokens, by which a recording is matched with its text.
-        window: tokens of a window, with the special token before it.
-        scored: how many tokens at the end of each window are scored.
-        windows: the number of windows.
-    """
+    """The text that the models read: where it comes from, how it was tokenized, its tokens
+    (`available`), and what matches a recording with it. A window has `window` tokens, with the
+    special token before it, of which the last `scored` are scored."""
 
     origin: str
     tokenizer: str
@@ -56,16 +48,8 @@ class EvaluatedText:
 
 @dataclass(frozen=True)
 class EvaluationBegun:
-    """The first event of an evaluation.
-
-    Attributes:
-        model: as the user named it.
-        nbytes, parameters: of the original as stored.
-        candidates: the original first.
-        batches: how many windows go through each candidate at once.
-        device: the device, in words.
-        notes: what to know about the figures, as sentences.
-    """
+    """The first event of an evaluation: the candidates, the original first, and how many windows go
+    through each of them at once. `nbytes` and `parameters` are of the original as stored."""
 
     model: str
     architecture: str
@@ -224,8 +208,7 @@ EVALUATION_LINES: Final = LineKinds[EvaluationEvent](
 
 @dataclass(frozen=True)
 class EvaluationRecording:
-    """A recorded evaluation: its first event, its parts, and a sentence about lines that cannot be
-    read, empty if there are none."""
+    """A recorded evaluation; `complaint` is a sentence about lines that cannot be read, if any."""
 
     begun: EvaluationBegun
     parts: tuple[PartScored, ...]

@@ -51,14 +51,11 @@ class EvaluationSettings:
         trained_on: the scheme of the base while the adapter was trained; None if it was as stored.
         keep: shell patterns of names of tensors that schemes leave as stored.
         text: a file; None means a built-in text.
-        second_half: whether only the second half of its tokens is read. A calibration reads the
-            first.
-        windows: the number of windows; None means as many as a model of this size reads in seconds
-            or minutes.
+        second_half: whether only the second half of its tokens is read, as the first chose schemes.
+        windows: None means as many as a model of this size reads in seconds or minutes.
         window: tokens of a window; None means 256.
         scored: "half" scores the second half of each window, as llama.cpp does; "all" every token
             but the first.
-        device: "cpu" or "cuda".
     """
 
     schemes: tuple[Scheme, ...] = ()

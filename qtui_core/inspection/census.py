@@ -17,13 +17,8 @@ def take_census(source: ModelSource) -> Census:
     for info in source.tensors.values():
         by_dtype.setdefault(info.dtype, []).append(info)
     counts = [
-        DtypeCount(
-            dtype,
-            len(infos),
-            sum(i.parameters for i in infos),
-            sum(i.nbytes for i in infos),
-        )
-        for dtype, infos in by_dtype.items()
+        DtypeCount(dtype, len(own), sum(i.parameters for i in own), sum(i.nbytes for i in own))
+        for dtype, own in by_dtype.items()
     ]
     return Census(
         model=source.id,
@@ -56,10 +51,9 @@ def select_tensors(source: ModelSource, pattern: str | None) -> tuple[TensorInfo
 
 def census_only(source: ModelSource, pattern: str | None = None) -> Inspection:
     """An inspection that reads no values."""
-    census = take_census(source)
+    census, complete = take_census(source), check_completeness(source)
     chosen = select_tensors(source, pattern)
-    found = check_completeness(source)
-    wrong = faults(found, census.model)
+    wrong = faults(complete, census.model)
     return Inspection(
         census=census,
         tensors=tuple(TensorReport(info, sampled_parameters=0) for info in chosen),
@@ -67,7 +61,7 @@ def census_only(source: ModelSource, pattern: str | None = None) -> Inspection:
         measured=False,
         sample="No values were read: this is what the headers say.",
         conclusion=f"{wrong}; {conclude_census(census)}" if wrong else conclude_census(census),
-        completeness=found,
+        completeness=complete,
     )
 
 

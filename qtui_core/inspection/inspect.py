@@ -134,24 +134,20 @@ def _inspect_tensor(
     extent: tuple[float, float] | None,
     advance: Callable[[float], None],
 ) -> TensorReport:
-    found, errors = StatisticsScan(), []
-    if is_quantizable(info):
-        errors = [ErrorScan(scheme) for scheme in schemes]
+    found = StatisticsScan()
+    errors = [ErrorScan(scheme) for scheme in schemes] if is_quantizable(info) else []
     scanned = (1 + len(errors)) / (2 + len(errors))  # of the work; the outliers are a second pass
+
+    def scans(share: float) -> None:
+        advance(scanned * share)
+
+    def outliers_found(share: float) -> None:
+        advance(scanned + (1 - scanned) * share)
+
     advance(0.0)
-    scan(
-        rows,
-        [found, *errors],
-        model_absmax=extent,
-        progress=lambda share: advance(scanned * share),
-    )
+    scan(rows, [found, *errors], model_absmax=extent, progress=scans)
     stats = found.result()
-    outliers = find_outliers(
-        rows,
-        stats,
-        top=TOP_OUTLIERS,
-        progress=lambda share: advance(scanned + (1 - scanned) * share),
-    )
+    outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, progress=outliers_found)
     return TensorReport(
         info,
         sampled_parameters=sample.count * row_elements(info),
@@ -179,11 +175,10 @@ def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> Erro
 def _in_tensor_rows(outliers: OutlierReport, info: TensorInfo, sample: RowSample) -> OutlierReport:
     """Outliers by row and column of the tensor. A vector counts as one row, as in schemes."""
     if len(info.shape) < 2:
-        top = (replace(o, row=0, column=sample.original_row(o.row)) for o in outliers.top)
+        top = [replace(o, row=0, column=sample.original_row(o.row)) for o in outliers.top]
         return replace(outliers, top=tuple(top), columns=())
-    return replace(
-        outliers, top=tuple(replace(o, row=sample.original_row(o.row)) for o in outliers.top)
-    )
+    top = [replace(o, row=sample.original_row(o.row)) for o in outliers.top]
+    return replace(outliers, top=tuple(top))
 
 
 def _describe_sample(tensors: Sequence[TensorReport]) -> str:
@@ -208,30 +203,22 @@ def refuse_model_scale(schemes: Iterable[Scheme]) -> None:
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
-    nbytes = model_scale_bytes(scheme)
-    squared_error = signal = 0.0
-    expected: float | None = 0.0
-    worst, worst_sqnr = None, math.inf
-    saturated = 0
-    for tensor in tensors:
-        info = tensor.info
-        if not tensor.errors:
-            nbytes += info.nbytes
-            continue
-        error = tensor.errors[index]
-        nbytes += error.bytes
-        saturated += error.saturated
+    nbytes = model_scale_bytes(scheme) + sum(t.info.nbytes for t in tensors if not t.errors)
+    quantized = [(tensor, tensor.errors[index]) for tensor in tensors if tensor.errors]
+    squared_error = expected = signal = 0.0
+    complete = True  # an expectation for only some tensors says nothing about the model
+    sqnr: dict[str, float] = {}
+    for tensor, error in quantized:
         power = tensor.energy
         if error.relative_mse is None or power == 0.0:
             continue
         squared_error += error.relative_mse * power
-        if error.gaussian_relative_mse is None:
-            expected = None  # an expectation for only some tensors says nothing about the model
-        elif expected is not None:
-            expected += error.gaussian_relative_mse * power
+        complete &= error.gaussian_relative_mse is not None
+        expected += (error.gaussian_relative_mse or 0.0) * power
         signal += power
-        if error.sqnr_db is not None and error.sqnr_db < worst_sqnr:
-            worst, worst_sqnr = info.name, error.sqnr_db
+        if error.sqnr_db is not None:
+            sqnr[tensor.info.name] = error.sqnr_db
+    nbytes += sum(error.bytes for _, error in quantized)
     parameters = sum(t.info.parameters for t in tensors)
     relative = squared_error / signal if signal else None
     return SchemeTotal(
@@ -240,9 +227,9 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         nbytes=nbytes,
         relative_mse=relative,
         sqnr_db=decibels(relative),
-        gaussian_sqnr_db=decibels(expected / signal if signal and expected is not None else None),
-        worst_tensor=worst,
-        saturated=saturated,
+        gaussian_sqnr_db=decibels(expected / signal if signal and complete else None),
+        worst_tensor=min(sqnr, key=lambda name: sqnr[name], default=None),
+        saturated=sum(error.saturated for _, error in quantized),
     )
 
 

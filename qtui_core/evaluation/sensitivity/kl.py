@@ -16,7 +16,7 @@ import torch
 
 from qtui_core.activations.capture import THREADED_PARAMETERS
 from qtui_core.answers.tensors import PredictionErrors
-from qtui_core.evaluation.changes import QuantizedWeights, StoredWeight, WeightChange
+from qtui_core.evaluation.changes import StoredWeight, WeightChange, assigned
 from qtui_core.evaluation.evaluate import LOGIT_BYTES
 from qtui_core.evaluation.scores import score
 from qtui_core.evaluation.sensitivity.subject import (
@@ -29,7 +29,7 @@ from qtui_core.evaluation.settings import ORIGINAL
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.loading.text import Text
 from qtui_core.loading.tokens import Ids
-from qtui_core.models import ModelSource, TensorInfo
+from qtui_core.models import ModelSource
 from qtui_core.quant import Cancelled
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.threads import thread_limit
@@ -127,25 +127,18 @@ class _Batch:
 
     def divergences(self, tick: Callable[[], None]) -> dict[str, Nats]:
         """By the name of the tensor. `tick` is called after each model."""
-        found = {}
-        for name in self._subject.tensors:
+        subject, found = self._subject, {}
+        for name in subject.tensors:
             rows = []
-            for scheme in self._subject.schemes:
-                rows.append(self._divergence(name, scheme))
+            for scheme in subject.schemes:
+                change = assigned(str(scheme), {name: scheme}, subject.source)
+                logits = self._logits(change, self._before[name])
+                with torch.inference_mode():
+                    scores = score(logits, self._original, self._targets)
+                rows.append(scores["divergence"].mean(1, dtype=np.float64))
                 tick()
             found[name] = np.array(rows)
         return found
-
-    def _divergence(self, name: str, scheme: Scheme) -> Nats:
-        def scheme_of(info: TensorInfo) -> Scheme | None:
-            return scheme if info.name == name else None
-
-        change = QuantizedWeights(str(scheme), self._subject.source, scheme_of)
-        logits = self._logits(change, self._before[name])
-        with torch.inference_mode():
-            scores = score(logits, self._original, self._targets)
-        means: Nats = scores["divergence"].mean(1, dtype=np.float64)
-        return means
 
     def _logits(self, change: WeightChange, known: int) -> torch.Tensor:
         """The logits of a model whose first `known` layers return what the original's did."""

@@ -46,21 +46,16 @@ def usual_objective(
     """
     work = source.parameters * TOKENS
     # Of a changed model, the layers after the changed tensor run: half of them.
-    if _FORWARD * work * options // 2 <= KL_OPERATIONS:
-        return _if_it_runs(source, "kl", required=required)
-    if required or _BACKWARD * work <= FISHER_OPERATIONS:
-        return _if_it_runs(source, "fisher", required=required)
-    return "weights", (
-        f"{format_count(source.parameters)} parameters take longer than a quarter of an hour: "
-        f"--objective fisher runs them all the same"
-    )
-
-
-def _if_it_runs(
-    source: ModelSource, objective: Objective, *, required: bool
-) -> tuple[Objective, str]:
+    objective: Objective = "kl"
+    if _FORWARD * work * options // 2 > KL_OPERATIONS:
+        objective = "fisher"
     if required:
         return objective, ""
+    if objective == "fisher" and _BACKWARD * work > FISHER_OPERATIONS:
+        return "weights", (
+            f"{format_count(source.parameters)} parameters take longer than a quarter of an hour: "
+            f"--objective fisher runs them all the same"
+        )
     if source.config is None:
         return "weights", "there is no config.json to run the model by"
     try:

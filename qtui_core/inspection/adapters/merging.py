@@ -139,13 +139,8 @@ def is_quantized(info: TensorInfo) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """An adapter and the weights of a base that it changes.
-
-    Attributes:
-        weights: by name, in the base's order.
-        added: names of tensors of the adapter that the base does not have, such as a new head.
-        notes: what to bear in mind, as sentences.
-    """
+    """An adapter and the weights of a base that it changes, by name in the base's order. `added`
+    are names of tensors of the adapter that the base does not have, such as a new head."""
 
     base: ModelSource
     adapter: Adapter

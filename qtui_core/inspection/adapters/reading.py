@@ -93,14 +93,8 @@ class LoraSettings:
 
 @dataclass(frozen=True, eq=False)
 class LoraModule:
-    """The update of one module.
-
-    Attributes:
-        name: of the module in the base, `model.layers.0.self_attn.q_proj`.
-        a, b: float32 `[r, in]` and `[out, r]`.
-        scale: what b @ a is multiplied by.
-        magnitude: of DoRA, float32 `[out]`; None without.
-    """
+    """The update of the module of that name in the base, `scale` b @ a: a is float32 `[r, in]`, b
+    `[out, r]`, and the magnitude of DoRA `[out]`, None without."""
 
     name: str
     a: Float32
@@ -111,13 +105,8 @@ class LoraModule:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter with its values.
-
-    Attributes:
-        source: its tensors as stored.
-        modules: by name.
-        replaced: name of a tensor of the base -> the stored tensor that takes its place.
-    """
+    """An adapter with its values: its modules by name, and what replaces tensors of the base, by
+    their names the stored tensor that takes their place."""
 
     source: ModelSource
     settings: LoraSettings

@@ -56,14 +56,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pairing:
-    """The weights of two models, matched.
-
-    Attributes:
-        pairs: in the order of a.
-        only_a, only_b: names without a partner.
-        shapes: weights with the same name and two shapes: (name, shape in a, shape in b).
-        notes: what to bear in mind, as sentences.
-    """
+    """The weights of two models, matched, in the order of a. `only_a` and `only_b` are names
+    without a partner, `shapes` weights of two shapes: (name, shape in a, shape in b)."""
 
     pairs: tuple[Pair, ...]
     only_a: tuple[str, ...]
@@ -98,13 +92,11 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
             f"{found[len(found) // 2].name!r}; `*` matches any characters."
         )
     used_a, used_b = {p.a.name for p in found}, {p.b.name for p in found}
-    # Split in one pass: checkpoints with experts have tens of thousands of weights.
-    fitting: list[Pair] = []
-    others: list[Pair] = []
-    for pair in chosen:
-        (fitting if _fits(pair, a if pair.gguf_is_a else b) else others).append(pair)
+    # Checked once for each pair: checkpoints with experts have tens of thousands of weights.
+    fits = [_fits(pair, a if pair.gguf_is_a else b) for pair in chosen]
+    others = [pair for pair, fit in zip(chosen, fits, strict=True) if not fit]
     return Pairing(
-        pairs=tuple(fitting),
+        pairs=tuple(pair for pair, fit in zip(chosen, fits, strict=True) if fit),
         only_a=tuple(n for n in mine if n not in used_a and _matches(pattern, n)),
         only_b=tuple(n for n in theirs if n not in used_b and _matches(pattern, n)),
         shapes=tuple((p.name, p.a.shape, p.b.shape) for p in others),
@@ -157,11 +149,10 @@ def _pairs_by_name(mine: Weights, theirs: Weights) -> list[Pair]:
 
 
 def _by_core(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names grouped by the name without wrappers."""
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(core_name(name), []).append(name)
-    return found
+        grouped.setdefault(core_name(name), []).append(name)
+    return grouped
 
 
 def core_name(name: str) -> str:

@@ -104,13 +104,10 @@ class Comparison:
     """Two checkpoints compared.
 
     Attributes:
-        a, b: what each contains.
         pairs: weights in both that were read, the largest relative error first.
         only_a, only_b: names without a partner.
         shapes: (name, shape in a, shape in b) of weights whose shapes differ.
         unread: (name, reason) of weights in both whose values could not be read.
-        notes: what to bear in mind.
-        sample: what was read, as a sentence.
         relative_mse: of all matrices, weighted by the energy of a (of all pairs if no matrix
             differs); None if a is zero.
         bits_a, bits_b: bits per parameter of the pairs.
@@ -118,7 +115,6 @@ class Comparison:
         rounded_relative_mse, stored_relative_mse: over those pairs, the error of plain rounding,
             and that of b.
         worst_map: of the first pair that differs and is a matrix.
-        conclusion: one sentence.
     """
 
     a: Census
