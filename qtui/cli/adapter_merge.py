@@ -82,7 +82,7 @@ def _with_divergence(
     from qtui.cli.evaluation_run import run_to_end
     from qtui_core.evaluation.merged import merged_divergence
     from qtui_core.evaluation.settings import EvaluationSettings
-    from qtui_core.inspection.adapters.conclude import conclude_adapter
+    from qtui_core.inspection.adapters.report import conclude_adapter
 
     settings = EvaluationSettings(
         tuple(schemes), adapter=adapter, trained_on=trained_on, text=text

@@ -3,21 +3,3 @@
 `streamed`, `scores` and `evaluate` run the model and need torch and transformers; the rest needs
 numpy at most.
 """
-
-from qtui_core.evaluation.results import (
-    EvaluatedText,
-    Evaluation,
-    EvaluationBegun,
-    EvaluationRow,
-    PartScored,
-)
-from qtui_core.evaluation.settings import EvaluationSettings
-
-__all__ = [
-    "EvaluatedText",
-    "Evaluation",
-    "EvaluationBegun",
-    "EvaluationRow",
-    "EvaluationSettings",
-    "PartScored",
-]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -11,8 +10,7 @@ from qtui_core.inspection.census import select_tensors, take_census
 from qtui_core.inspection.completeness import check_completeness, faults
 from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, SchemeTotal, TensorReport
-from qtui_core.inspection.rows import Rows, read_ahead
-from qtui_core.inspection.sample import RowSample, limit_of
+from qtui_core.inspection.sample import Rows, RowSample, limit_of, read_ahead
 from qtui_core.inspection.sentences import describe_sample
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role

@@ -1,12 +1,19 @@
-"""A bounded sample of the rows of a tensor: evenly spread, and the same on every run."""
+"""Reads what an inspection measures: a bounded sample of rows, evenly spread and the same on every
+run, or everything chunk by chunk."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
 
 from qtui_core.dataclass import dataclass
-from qtui_core.models import TensorInfo
+from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
+from qtui_core.models.files.arrays import Float32, RowReader
+from qtui_core.quant.elements import RowSource
 
 #: Elements read of each tensor unless everything is asked for: a matrix up to 1024 x 1024 is read
 #: whole. Fewer for remote models, whose rows must be transferred.
@@ -80,3 +87,52 @@ def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) ->
     # The first strip starts at row 0 and the last ends at the last row.
     starts = [round(i * (rows - height) / max(1, strips - 1)) for i in range(strips)]
     return RowSample(rows, tuple((start, start + height) for start in starts))
+
+
+Rows = np.ndarray | RowReader
+#: Consecutive rows: the first, and the last + 1.
+Strip = tuple[int, int]
+
+#: Concurrent requests to a hub: they wait on the network, not on this machine.
+REMOTE_READS = 8
+
+
+def read_strips(rows: RowSource, strips: Sequence[Strip]) -> Float32:
+    """The rows of all strips one after the other, float32 `[rows, columns]`."""
+    parts = [rows.rows(*strip) for strip in strips]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple[Rows, RowSample]:
+    """The rows of a tensor to measure, and which rows these are.
+
+    Without a limit it is a reader, which holds nothing in memory; with one, the sampled rows,
+    float32 `[rows, columns]`.
+    """
+    sample = sample_rows(rows_of(info), row_elements(info), limit, strips_of(source.origin))
+    reader = RowReader(source, info.name)
+    return reader if limit is None else read_strips(reader, sample.strips), sample
+
+
+def read_ahead(
+    source: ModelSource, infos: Sequence[TensorInfo], limit: int | None
+) -> Iterator[tuple[TensorInfo, Rows, RowSample]]:
+    """`open_rows` of every tensor in order; samples on a hub are fetched several at a time."""
+    if source.origin != "hub" or limit is None:
+        for info in infos:
+            yield info, *open_rows(source, info, limit)
+        return
+    with ThreadPoolExecutor(REMOTE_READS, thread_name_prefix="rows") as pool:
+        waiting: deque[tuple[TensorInfo, Future[tuple[Rows, RowSample]]]] = deque()
+        remaining = iter(infos)
+        try:
+            while True:
+                while len(waiting) < 2 * REMOTE_READS and (coming := next(remaining, None)):
+                    waiting.append((coming, pool.submit(open_rows, source, coming, limit)))
+                if not waiting:
+                    return
+                info, future = waiting.popleft()
+                yield info, *future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from qtui.report.document import Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_shape, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.adapters.conclude import ERASED
 from qtui_core.inspection.adapters.report import (
+    ERASED,
     AdapterReport,
     ChangedWeight,
     MergedDivergence,

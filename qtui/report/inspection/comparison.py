@@ -8,8 +8,8 @@ from qtui.report.document import Column, Document, Facts, HeatMap, Section, Tabl
 from qtui.report.inspection.document import reading_note
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.comparison.difference import Difference
-from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
+from qtui_core.inspection.comparison.difference import Difference, DifferenceMap
+from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.report import Census
 from qtui_core.quantities import format_bytes, plural
 
@@ -153,14 +153,14 @@ def _tone(report: PairReport) -> Tone:
     return "warn" if gain is not None and gain <= -3.0 else ""
 
 
-def _map_section(worst: WorstMap) -> Section:
-    cells = worst.map.cells
+def _map_section(worst: DifferenceMap) -> Section:
+    cells = worst.cells
     top = float(cells.max(initial=0.0))
-    wide = plural(max(1, worst.map.column_edges[-1] // cells.shape[1]), "column")
+    wide = plural(max(1, worst.column_edges[-1] // cells.shape[1]), "column")
     heat = HeatMap(
         rows=tuple(
             (f"{start:,}-{stop - 1:,}", tuple(float(c) / top if top else 0.0 for c in row))
-            for (start, stop), row in zip(worst.map.rows, cells, strict=True)
+            for (start, stop), row in zip(worst.rows, cells, strict=True)
         ),
         note=(
             f"The largest |B-A| of each cell; full shade is {format_value(top, 3)}. Labels are "

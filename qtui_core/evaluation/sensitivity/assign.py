@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.sensitivity.conclude import conclude_sensitivity
 from qtui_core.evaluation.sensitivity.options import Weighing
 from qtui_core.evaluation.sensitivity.relaxation import Frontier
 from qtui_core.evaluation.sensitivity.report import (
@@ -16,6 +15,7 @@ from qtui_core.evaluation.sensitivity.report import (
     Sensitivity,
     TensorChoice,
     UniformPoint,
+    conclude_sensitivity,
 )
 from qtui_core.inspection.conclude import recommended_scheme
 from qtui_core.inspection.report import Inspection

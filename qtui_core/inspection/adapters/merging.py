@@ -20,7 +20,7 @@ from qtui_core.errors import ModelError
 from qtui_core.inspection.adapters.reading import Adapter, LoraModule, fault, left_to_peft
 from qtui_core.inspection.comparison.pairing import core_name
 from qtui_core.inspection.recipes.recipe import RecipeTensor
-from qtui_core.inspection.rows import Strip, read_strips
+from qtui_core.inspection.sample import Strip, read_strips
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, RowReader
 from qtui_core.models.quoting import listed, quoted

@@ -11,7 +11,6 @@ from operator import add
 import numpy as np
 
 from qtui_core.errors import ModelError
-from qtui_core.inspection.adapters.conclude import conclude_adapter
 from qtui_core.inspection.adapters.merging import (
     Merge,
     MergedWeight,
@@ -24,13 +23,13 @@ from qtui_core.inspection.adapters.report import (
     ChangedWeight,
     LayerSurvival,
     UpdateSurvival,
+    conclude_adapter,
     ratio,
 )
 from qtui_core.inspection.census import take_census
 from qtui_core.inspection.comparison.difference import sums
 from qtui_core.inspection.inspect import Progress, refuse_model_scale
-from qtui_core.inspection.rows import read_strips
-from qtui_core.inspection.sample import limit_of, sample_rows, strips_of
+from qtui_core.inspection.sample import limit_of, read_strips, sample_rows, strips_of
 from qtui_core.inspection.sentences import describe_sample
 from qtui_core.models.files.arrays import Float32
 from qtui_core.models.quoting import quoted

@@ -10,13 +10,11 @@ import numpy as np
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.inspection.census import take_census
-from qtui_core.inspection.comparison.conclude import conclude_comparison
-from qtui_core.inspection.comparison.difference import difference, difference_map
+from qtui_core.inspection.comparison.difference import DifferenceMap, difference, difference_map
 from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pair_weights
-from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
+from qtui_core.inspection.comparison.report import Comparison, PairReport, conclude_comparison
 from qtui_core.inspection.inspect import Progress
-from qtui_core.inspection.rows import Strip
-from qtui_core.inspection.sample import limit_of, sample_rows, strips_of
+from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
 from qtui_core.inspection.sentences import describe_sample
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32
@@ -87,8 +85,8 @@ def compare_models(
     worst_map = None
     if worst is not None:
         rows = open_pair(a, b, worst)
-        drawn = difference_map(*rows, strips_read(worst), MAP_ROWS, MAP_COLUMNS)
-        worst_map = WorstMap(worst.name, drawn)
+        strips = strips_read(worst)
+        worst_map = difference_map(worst.name, *rows, strips, MAP_ROWS, MAP_COLUMNS)
     return _summarise(a, b, pairing, ranked, unread, worst_map)
 
 
@@ -110,7 +108,7 @@ def _compare_pair(
             a.read_rows(pair.a.stored, *strip) == b.read_rows(pair.b.stored, *strip)
             for strip in strips
         )
-        found = replace(found, identical=same)
+        found.identical = same
     if rounds:
         assert pair.b.scheme is not None
         try:
@@ -140,7 +138,7 @@ def _summarise(
     pairing: Pairing,
     ranked: Sequence[PairReport],
     unread: Sequence[tuple[str, str]],
-    worst_map: WorstMap | None,
+    worst_map: DifferenceMap | None,
 ) -> Comparison:
     matrices = [r for r in ranked if r.is_matrix]
     # Norms have much energy and are seldom quantized: they would make the total look better.

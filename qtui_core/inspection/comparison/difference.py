@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.rows import Strip
+from qtui_core.inspection.sample import Strip
 from qtui_core.models.files.arrays import Float32
 from qtui_core.quant.elements import RowSource
 from qtui_core.quant.measure import decibels
@@ -23,18 +23,19 @@ _CACHED = 1 << 13
 
 
 @dataclass
-class Sums:
-    """Sums over pairs of elements of a and b, in float64; those that are not finite in both count
-    for nothing but `nonfinite` and `lost`.
+class Difference:
+    """The difference of b from a: sums over pairs of elements, in float64. Those that are not
+    finite in both count for nothing but `nonfinite` and `lost`.
 
     Attributes:
         count: elements read.
         nonfinite: elements that are NaN or infinite in a or in b.
         lost: nonfinite elements that are finite in a: b made them NaN or infinite.
         identical: whether all elements have the same 32 bits.
-        error: of (b - a)²; `squared_a`, `squared_b` and `product` of a², b² and a·b.
-        shift: of b - a.
-        largest: the largest |b - a|, first at `place` (row, column); -1 before there is one.
+        error: of (b - a)²; `squared_a`, `squared_b` and `product` of a², b² and a·b; `shift` of
+            b - a.
+        max_abs_error: the largest |b - a|, first at `max_abs_error_index` (row, column); None if
+            nothing was read.
     """
 
     count: int = 0
@@ -46,14 +47,59 @@ class Sums:
     squared_b: float = 0.0
     product: float = 0.0
     shift: float = 0.0
-    largest: float = -1.0
-    place: tuple[int, int] | None = None
+    max_abs_error: float = 0.0
+    max_abs_error_index: tuple[int, int] | None = None
+
+    PRINTED = (
+        "identical",
+        "nonfinite",
+        ("became_nonfinite", "lost"),
+        "mse",
+        "relative_mse",
+        "sqnr_db",
+        "max_abs_error",
+        "max_abs_error_index",
+        "mean_shift",
+        "cosine",
+    )
+
+    @property
+    def finite(self) -> int:
+        return self.count - self.nonfinite
+
+    @property
+    def mean_square(self) -> float:
+        """Of a."""
+        return self.squared_a / (self.finite or 1)
+
+    @property
+    def mse(self) -> float:
+        return self.error / (self.finite or 1)
+
+    @property
+    def relative_mse(self) -> float | None:
+        """The mse over the mean square of a; None if a is zero."""
+        return self.error / self.squared_a if self.squared_a else None
+
+    @property
+    def sqnr_db(self) -> float | None:
+        return decibels(self.relative_mse)
+
+    @property
+    def mean_shift(self) -> float:
+        return self.shift / (self.finite or 1)
+
+    @property
+    def cosine(self) -> float | None:
+        """Of the angle between a and b; None if one of them is zero."""
+        norms = math.sqrt(self.squared_a) * math.sqrt(self.squared_b)
+        return max(-1.0, min(1.0, self.product / norms)) if norms else None
 
 
-def sums(a: Float32, b: Float32, row: int = 0, into: Sums | None = None) -> Sums:
+def sums(a: Float32, b: Float32, row: int = 0, into: Difference | None = None) -> Difference:
     """The sums over two matrices, float32 `[rows, columns]`, whose first row is number `row`; added
     to those of `into`."""
-    found = Sums() if into is None else into
+    found = Difference() if into is None else into
     columns = a.shape[1]
     flat_a, flat_b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
     for start in range(0, flat_a.size, _CACHED):
@@ -75,54 +121,11 @@ def sums(a: Float32, b: Float32, row: int = 0, into: Sums | None = None) -> Sums
         found.shift += float(error.sum())
         np.abs(error, out=error)
         index = int(error.argmax())
-        if error[index] > found.largest:
-            found.largest = float(error[index])
+        if error[index] > found.max_abs_error or found.max_abs_error_index is None:
+            found.max_abs_error = float(error[index])
             down, across = divmod(start + index, columns)
-            found.place = (row + down, across)
+            found.max_abs_error_index = row + down, across
     return found
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of b from a, over the elements that were read and are finite in both.
-
-    Attributes:
-        count, nonfinite, lost, identical: as in `Sums`.
-        mean_square: of a.
-        mse: mean of (b - a)^2.
-        relative_mse: mse over the mean square of a; None if a is zero.
-        sqnr_db: -10 log10(relative_mse), decibels; None if relative_mse is None or 0.
-        max_abs_error: the largest |b - a|, first at `max_abs_error_index` (row, column); None if
-            nothing was read.
-        mean_shift: mean of b - a.
-        cosine: of the angle between a and b; None if one of them is zero.
-    """
-
-    count: int
-    nonfinite: int
-    identical: bool
-    mean_square: float
-    mse: float
-    relative_mse: float | None
-    sqnr_db: float | None
-    max_abs_error: float
-    max_abs_error_index: tuple[int, int] | None
-    mean_shift: float
-    cosine: float | None
-    lost: int = 0
-
-    PRINTED = (
-        "identical",
-        "nonfinite",
-        ("became_nonfinite", "lost"),
-        "mse",
-        "relative_mse",
-        "sqnr_db",
-        "max_abs_error",
-        "max_abs_error_index",
-        "mean_shift",
-        "cosine",
-    )
 
 
 def difference(
@@ -132,17 +135,13 @@ def difference(
     progress: Callable[[float], None] | None = None,
     keep: list[Float32] | None = None,
 ) -> Difference:
-    """The difference over the rows of `strips`.
-
-    Args:
-        a, b: rows of the same shape.
-        progress: called with the fraction done.
-        keep: gets the rows of a that are read.
+    """The difference over the rows of `strips` of two matrices of one shape. `progress` is called
+    with the fraction done; `keep` gets the rows of a that are read.
 
     Takes about a megabyte, and what the decoders of a and b need for half a million elements.
     """
     total = sum(stop - start for start, stop in strips)
-    found, done = Sums(), 0
+    found, done = Difference(), 0
     for first, last in _chunks(strips, a.shape[1]):
         rows = a.rows(first, last)
         if keep is not None:
@@ -151,23 +150,7 @@ def difference(
         done += last - first
         if progress:
             progress(done / total)
-    finite = (found.count - found.nonfinite) or 1
-    relative = found.error / found.squared_a if found.squared_a else None
-    norms = math.sqrt(found.squared_a) * math.sqrt(found.squared_b)
-    return Difference(
-        count=found.count,
-        nonfinite=found.nonfinite,
-        identical=found.identical,
-        mean_square=found.squared_a / finite,
-        mse=found.error / finite,
-        relative_mse=relative,
-        sqnr_db=decibels(relative),
-        max_abs_error=max(0.0, found.largest),
-        max_abs_error_index=found.place,
-        mean_shift=found.shift / finite,
-        cosine=max(-1.0, min(1.0, found.product / norms)) if norms else None,
-        lost=found.lost,
-    )
+    return found
 
 
 def _chunks(strips: Sequence[Strip], columns: int) -> Iterator[Strip]:
@@ -179,21 +162,36 @@ def _chunks(strips: Sequence[Strip], columns: int) -> Iterator[Strip]:
 
 @dataclass(frozen=True, eq=False)
 class DifferenceMap:
-    """The largest |b - a| in each cell of a grid over the rows that were read.
+    """Where a weight differs: the largest |b - a| in each cell of a grid over the rows that were
+    read.
 
     Attributes:
+        name: of the weight.
         cells: float32 `[r, c]`; a difference that is not finite counts as zero.
         rows: the tensor's rows in each row of cells.
         column_edges: `[c + 1]`; cell j covers columns column_edges[j] to column_edges[j + 1] - 1.
     """
 
+    name: str
     cells: NDArray[np.float32]
     rows: tuple[Strip, ...]
     column_edges: tuple[int, ...]
 
+    PRINTED = (
+        ("tensor", "name"),
+        "rows",
+        "column_edges",
+        ("max_abs_error", lambda found: found.cells.tolist()),
+    )
+
 
 def difference_map(
-    a: RowSource, b: RowSource, strips: Sequence[Strip], rows_out: int, columns_out: int
+    name: str,
+    a: RowSource,
+    b: RowSource,
+    strips: Sequence[Strip],
+    rows_out: int,
+    columns_out: int,
 ) -> DifferenceMap:
     """|b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
     most. A row of cells does not span a gap between two strips."""
@@ -214,4 +212,4 @@ def difference_map(
             error[~np.isfinite(error)] = 0
             pooled = np.maximum.reduceat(error.max(axis=0), edges[:-1])
             np.maximum(cells[band], pooled, out=cells[band])
-    return DifferenceMap(cells, tuple(bands), tuple(int(e) for e in edges))
+    return DifferenceMap(name, cells, tuple(bands), tuple(int(e) for e in edges))

@@ -12,13 +12,13 @@ from packed_models import save_model
 from told_truly import faults_of
 
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.inspection.adapters.conclude import conclude_adapter
 from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
 from qtui_core.inspection.adapters.report import (
     DivergenceRow,
     MergedDivergence,
     UpdateSurvival,
+    conclude_adapter,
 )
 from qtui_core.inspection.adapters.survival import survey
 from qtui_core.models import open_model

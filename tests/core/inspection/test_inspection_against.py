@@ -234,7 +234,7 @@ def test_a_model_after_training(tmp_path, original):
     assert comparison.identical == len(tuned) - 2
     assert f"{target!r} moved furthest" in comparison.conclusion
     assert "moved 2 of 21 weights" in comparison.conclusion
-    cells = comparison.worst_map.map
+    cells = comparison.worst_map
     hot = cells.cells[-1, -1]
     assert hot > 0.04
     assert cells.cells[0, 0] < 0.02
