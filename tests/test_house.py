@@ -25,7 +25,7 @@ CEILINGS = {
     "qtui/tui": 20927,
     "qtui_core/conformance": 1723,
     "qtui_core/formats, schemes": 3230,
-    "qtui_core/inspection, evaluation": 7674,
+    "qtui_core/inspection, evaluation": 7520,
     "qtui_core/lab": 5890,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5707,

@@ -85,8 +85,7 @@ FIGURES: Final = {
     )
 }
 
-#: The figures of an assignment of which its report has one or the other: an error is relative, or
-#: in nats, by its objective.
+#: Figures of an assignment of which a report has one or the other, by its objective.
 INSTEAD: Final = {"sqnr_db": "kl_sum", "relative_error": "kl_sum", "kl_sum": "relative_error"}
 
 
