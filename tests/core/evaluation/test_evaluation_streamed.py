@@ -135,22 +135,6 @@ def test_a_scheme_is_applied_to_every_matrix(scheme, tmp_path) -> None:
     check(found, logits_of(expected, ids, 20))
 
 
-def test_nf4_is_that_of_bitsandbytes(tmp_path) -> None:
-    functional = pytest.importorskip("bitsandbytes.functional")
-    folder = running_models.llama(tmp_path, torch.bfloat16, hidden_size=64, intermediate_size=128)
-    source, ids = open_model(folder), tokens()
-    model = streamed.StreamedModel(source, "cpu")
-    found = model.logits(ids, 20, streamed.ForwardPass(uniform(Scheme.parse("nf4"), source)))
-    expected = whole(folder)
-    with torch.no_grad():
-        for parameter in expected.parameters():
-            if parameter.dim() > 1:
-                flat = parameter.reshape(-1).contiguous()
-                packed, state = functional.quantize_4bit(flat, blocksize=64, quant_type="nf4")
-                parameter.copy_(functional.dequantize_4bit(packed, state).view(parameter.shape))
-    check(found, logits_of(expected, ids, 20))
-
-
 @over("scheme", ["int8:token", "e4m3:group128", "int4:tensor", "int8:row:outliers1.0"])
 def test_the_inputs_of_quantized_layers_are_rounded_window_by_window(scheme, tmp_path) -> None:
     folder = running_models.llama(tmp_path, hidden_size=128, intermediate_size=256)

@@ -385,53 +385,6 @@ def test_transformers_takes_the_options_of_bitsandbytes_and_skips_the_list():
         assert quantized == {"a", "aa"}
 
 
-def test_llm_compressor_reads_its_recipe(tmp_path):
-    pytest.importorskip("llmcompressor")
-    from llmcompressor.recipe import Recipe
-
-    path = tmp_path / "recipe.yaml"
-    path.write_text(llm_compressor(SMALL).text)
-    (modifier,) = Recipe.create_instance(str(path)).modifiers
-    assert type(modifier).__name__ == "QuantizationModifier"
-    assert modifier.ignore == ["lm_head"]
-    groups = modifier.resolved_config.config_groups.values()
-    assert [(len(g.targets), g.weights.num_bits, g.weights.type) for g in groups] == [
-        (2, 4, "int"), (1, 8, "float"),
-    ]  # fmt: skip
-
-
-def test_gptqmodel_reads_its_config():
-    pytest.importorskip("gptqmodel")
-    from gptqmodel.quantization.config import QuantizeConfig, dynamic_get
-
-    config = QuantizeConfig.from_quant_config(json.loads(gptqmodel(SMALL).text))
-    assert (config.bits, config.group_size, config.sym, config.lm_head) == (4, 64, True, False)
-    assert dynamic_get(config.dynamic, "lm_head") is False
-    assert dynamic_get(config.dynamic, f"{LAYER}mlp.down_proj", "bits", config.bits) == 8
-    assert dynamic_get(config.dynamic, f"{LAYER}mlp.up_proj", "bits", config.bits) == 4
-
-
-def test_vllm_reads_its_config_and_ignores_fused_modules():
-    pytest.importorskip("vllm")
-    from vllm.config.quantization import resolve_quantization_config
-    from vllm.model_executor.layers.quantization.compressed_tensors.utils import (
-        should_ignore_layer,
-    )
-
-    shards = [f"{LAYER}self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")]
-    kept = tuple(tensor(f"{name}.weight", None) for name in shards)
-    for given in (SMALL, (*SMALL[:2], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4")), kept):
-        data = json.loads(vllm(given).text)
-        found = resolve_quantization_config("online", data)
-        assert list(found.ignore) == data.get("ignore", [])
-        assert found.targets == data.get("targets")
-    fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
-    for layer, expected in (("0", True), ("1", False)):
-        name = f"model.layers.{layer}.self_attn.qkv_proj"
-        ignored = json.loads(vllm(kept).text)["ignore"]
-        assert should_ignore_layer(name, ignored, fused, use_fnmatch=True) is expected
-
-
 @over("name", list(TARGETS))
 def test_export_writes_the_file_and_tells_what_is_in_it(qtui, tmp_path, name):
     if name == "llama-quantize":
