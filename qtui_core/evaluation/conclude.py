@@ -207,12 +207,10 @@ def _tied(
 
 
 def _more_there(begun: EvaluationBegun, windows: int) -> bool:
-    """Whether the text has more windows than these."""
     return begun.text.available // begun.text.window > windows
 
 
 def _smaller(first: EvaluationRow, others: Sequence[EvaluationRow]) -> str:
-    """A candidate that takes fewer bytes for a little more divergence."""
     near = [r for r in others if r.nbytes < 0.98 * first.nbytes and _kl(r) <= _NEARLY * _kl(first)]
     if not near:
         return ""
@@ -223,7 +221,6 @@ def _smaller(first: EvaluationRow, others: Sequence[EvaluationRow]) -> str:
 
 
 def _larger(best: EvaluationRow, rows: Sequence[EvaluationRow]) -> str:
-    """What the best of all candidates reaches with more bits."""
     top = min(rows, key=lambda row: (_kl(row), row.nbytes))
     if top.nbytes <= best.nbytes or _kl(top) >= _kl(best):
         return ""

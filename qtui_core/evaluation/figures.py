@@ -15,10 +15,12 @@ class TokenScore:
     Attributes:
         dtype: in recordings, as numpy writes it.
         of_original: whether the original itself has it; else it is a comparison with the original.
+        later: whether recordings may lack it, as it came after the first version.
     """
 
     dtype: str = "<f4"
     of_original: bool = False
+    later: bool = False
 
 
 #: By the name of the field of `PartScored`.

@@ -92,8 +92,9 @@ class PartScored:
         """(name, row, values) of each score that this candidate has. Raises ValueError for a text
         that is no base64."""
         for name, score in TOKEN_SCORES.items():
-            if self.candidate or score.of_original:
-                yield name, score, b64decode(getattr(self, name), validate=True)
+            text = getattr(self, name)
+            if (text or not score.later) and (self.candidate or score.of_original):
+                yield name, score, b64decode(text, validate=True)
 
 
 @dataclass(frozen=True)

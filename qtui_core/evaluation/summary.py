@@ -92,9 +92,9 @@ def _row(begun: EvaluationBegun, number: int, tokens: Mapping[int, _Tokens]) -> 
     for figure in FIGURES:
         if figure.of is not None:
             score, how = figure.of
+            values = own.divergence if score == "divergence" else own.scores.get(score)
             known = whole or TOKEN_SCORES[score].dtype == "|u1"
-            values = own.scores.get(score, own.divergence)
-            figures[figure.name] = _REDUCTIONS[how](values) if known else None
+            figures[figure.name] = None if values is None or not known else _REDUCTIONS[how](values)
     loss, first = figures["loss"], tokens[0].scores["loss"].mean()
     return EvaluationRow(
         scheme=candidate.scheme,
