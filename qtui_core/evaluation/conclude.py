@@ -230,7 +230,6 @@ def _larger(best: EvaluationRow, rows: Sequence[EvaluationRow]) -> str:
 def _inputs(
     best: EvaluationRow, rows: Sequence[EvaluationRow], compared: Comparisons, windows: int
 ) -> str:
-    """What quantizing the inputs of layers adds to the candidate that is recommended."""
     with_inputs = [row for row in rows if row.scheme == best.scheme and row.activations is not None]
     if best.activations is not None or not with_inputs:
         return ""

@@ -165,7 +165,6 @@ def conclude_sensitivity(
 
 
 def _quality(weighing: Weighing, point: FrontierPoint) -> str:
-    """What an assignment keeps, as a verb with its object."""
     if not point.error:
         return "keeps every value exactly"
     if point.nats:
@@ -183,7 +182,6 @@ def _gain_db(before: FrontierPoint, after: FrontierPoint) -> float:
 
 
 def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
-    """By how much the error is less: in decibels, or for nats as a multiple."""
     gain = _gain_db(before, after)
     return f"{10 ** (gain / 10):.2f} times" if after.nats else f"{gain:z.1f} dB"
 

@@ -350,7 +350,6 @@ def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival], unread:
 
 
 def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
-    """What keeping the adapter apart costs."""
     if any(way.scheme == report.trained_on for way in report.ways):
         return (
             f"kept apart from a base in {report.trained_on}, the adapter gives exactly what was "
@@ -391,7 +390,6 @@ def _by_divergence(divergence: MergedDivergence, finite: Sequence[UpdateSurvival
 
 
 def _too_much(row: DivergenceRow, divergence: MergedDivergence) -> str:
-    """Advice where quantizing undoes as much as the adapter does; else ""."""
     if divergence.base is None or (row.kl_mean or 0.0) < divergence.base:
         return ""
     return "quantizing changes the model more than the adapter does, so take a scheme of more bits"
@@ -421,7 +419,6 @@ def _nats(row: DivergenceRow) -> str:
 
 
 def _kept(way: UpdateSurvival) -> str:
-    """How much of the update is left, as the subject of a sentence."""
     kept = way.kept or 0.0
     if kept < 0.0005:  # rounding may even move the weights the other way
         return "none"

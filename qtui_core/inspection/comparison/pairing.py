@@ -121,7 +121,6 @@ def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[RowSource, Ro
 def _find_pairs(
     a: ModelSource, b: ModelSource, mine: Weights, theirs: Weights
 ) -> tuple[list[Pair], tuple[str, ...]]:
-    """Pairs in the order of a, and notes."""
     if is_gguf(a) == is_gguf(b):
         return _pairs_by_name(mine, theirs), ()
     if is_gguf(b):

@@ -252,7 +252,6 @@ def _broken(comparison: Comparison, broken: list[PairReport]) -> str:
 
 
 def _same_values(comparison: Comparison) -> str:
-    """That values are equal, and the bits that they are stored in if these differ."""
     said = f"{comparison.b.model} holds the same values as {comparison.a.model} in every weight"
     before, after = f"{comparison.bits_a:.2f}", f"{comparison.bits_b:.2f}"
     if before == after:

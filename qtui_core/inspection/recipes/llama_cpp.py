@@ -102,7 +102,6 @@ def ggml_bytes(tensor: RecipeTensor) -> int:
 
 
 def _bits(kind: str) -> float:
-    """Bits per parameter of a type of ggml."""
     found = BY_NAME[kind.upper()]
     return 8 * found.nbytes / found.block
 

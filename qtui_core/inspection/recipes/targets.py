@@ -9,9 +9,14 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require
 from qtui_core.inspection.recipes.llama_cpp import ggml_bytes, has_gguf_name, llama_quantize
-from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
+from qtui_core.inspection.recipes.modules import (
+    bitsandbytes,
+    gptqmodel,
+    llm_compressor,
+    torchao,
+    vllm,
+)
 from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe, recipe_tensor
-from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
 from qtui_core.models import TensorInfo
 from qtui_core.models.quoting import quoted
 

@@ -13,9 +13,14 @@ from qtui_core.errors import UsageError
 from qtui_core.evaluation.sensitivity.options import TensorOptions, Weighing
 from qtui_core.evaluation.sensitivity.relaxation import Option
 from qtui_core.inspection.recipes.llama_cpp import llama_quantize
-from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
+from qtui_core.inspection.recipes.modules import (
+    bitsandbytes,
+    gptqmodel,
+    llm_compressor,
+    torchao,
+    vllm,
+)
 from qtui_core.inspection.recipes.recipe import UNQUANTIZED, RecipeTensor
-from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
 from qtui_core.inspection.recipes.targets import TARGETS, target_of_export
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
