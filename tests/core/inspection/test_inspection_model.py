@@ -100,166 +100,114 @@ def test_progress_rises_to_the_end_inside_a_tensor(tmp_path, random):
     assert len({done for done, _ in seen}) > 5
 
 
-class TestConclusions:
-    """The last sentence agrees with the data."""
+def normal(rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
+    return (scale * np.random.default_rng(11).standard_normal((rows, columns))).astype(np.float32)
 
-    def test_a_lossless_scheme_is_called_exact(self, tmp_path, random):
-        x = random.normal(size=(64, 64)).astype(np.float32)
-        save(tmp_path, w=(x.view(np.uint32) & 0xFFFF0000).view(np.float32))
-        assert "bf16 keeps every value exactly" in inspect(tmp_path, "bf16").conclusion
-        assert "keeps every value exactly" in inspect(tmp_path, "tf32", "bf16").conclusion
 
-    def test_tensors_that_no_scheme_changes(self, tmp_path):
-        save(tmp_path, a=np.ones(4, np.float32), b=np.ones(4, np.float32))
-        assert "none of its 2 tensors is a" in inspect(tmp_path, "int4").conclusion
-        chosen = inspect(tmp_path, "int4", pattern="a").conclusion
-        assert "the one chosen tensor is not a floating-point matrix" in chosen
+def with_column(x: np.ndarray, column: int, factor: float) -> np.ndarray:
+    x = x.copy()
+    x[:, column] *= factor
+    return x
 
-    def test_zeros(self, tmp_path):
-        save(tmp_path, w=np.zeros((64, 64), np.float32))
-        assert "is zero" in inspect(tmp_path, "nf4").conclusion
 
-    def test_nothing_to_quantize(self, tmp_path):
-        save(tmp_path, bias=np.ones(64, np.float32))
-        assert "not a floating-point matrix" in inspect(tmp_path, "nf4").conclusion
+def with_value(x: np.ndarray, value: float) -> np.ndarray:
+    x = x.copy()
+    x[3, 4] = value
+    return x
 
-    def test_a_gaussian_model_is_within_1_db_of_one_and_no_more_is_claimed(self, tmp_path, random):
-        save(tmp_path, w=random.normal(size=(256, 256)).astype(np.float32))
-        sentence = inspect(tmp_path, "nf4").conclusion
-        assert sentence.endswith(
-            "no tensor is over 1 dB worse than a Gaussian of its shape would be."
-        )
 
-    def test_the_tensor_with_outliers_is_named(self, tmp_path, random):
-        bad = random.normal(size=(256, 256)).astype(np.float32)
-        bad[:, 3] *= 40
-        save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32), bad=bad)
-        sentence = inspect(tmp_path, "int4:row").conclusion
-        assert "the tensor to watch is 'bad'" in sentence
+X, TINY, ONES = normal(64, 64), normal(2, 64), np.ones(4, np.float32)
+TINY[:, 5] = 40
+#: What is unusual -> tensors, schemes, what is said, what must not be.
+STATES = {
+    "one NaN": ({"a": with_value(X, np.nan)}, "nf4", "find out where it comes from", "they"),
+    "only NaN": ({"a": X * np.nan}, "nf4", "no value is finite, so nothing", "finite rest"),
+    "one outlier": ({"a": with_value(X, 1e6)}, "nf4,int4", "1 outlier of 'a' holds 99% of its "
+                    "energy, which flatters the decibels: keep it", "them"),
+    "a column": ({"a": with_column(normal(256, 256), 9, 100)}, "nf4", "in column 9", "normal"),
+    "a zero tensor": ({"a": X, "b": 0 * X}, "nf4", "no tensor is over 1 dB worse", "every"),
+    "zeros": ({"a": 0 * X}, "nf4", "is zero", "dB"),
+    "a part": ({"a": np.tile(X, (80, 16))}, "nf4", "In a sample of 20% of the elements: ", "0.2 "),
+    "no tensors": ({}, "nf4", "has no tensors, so there is nothing to quantize", "0 tensors"),
+    "no matrix": ({"a": ONES, "b": ONES}, "int4", "none of its 2 tensors is a", "keeps"),
+    "lossless": ({"a": (X.view(np.uint32) & 0xFFFF0000).view(np.float32)}, "tf32,bf16",
+                 "keeps every value exactly", "dB"),
+    "Gaussian": ({"a": normal(256, 256)}, "nf4",
+                 "no tensor is over 1 dB worse than a Gaussian of its shape would be.", "watch"),
+    "outliers": ({"good": normal(256, 256), "bad": with_column(normal(256, 256), 3, 40)},
+                 "int4:row", "the tensor to watch is 'bad'", "good"),
+    "few parameters": ({"good": normal(256, 256, 9), "tiny": TINY}, "int4:row", "1 tensor is over "
+                       "1 dB worse than a Gaussian would be, with under 1% of the parameters in "
+                       "all ('tiny' loses most)", "to watch"),
+    "a scale that does not fit": ({"small": normal(128, 128, 1e-4), "large": normal(128, 128)},
+                                  "int4:model", "tensor to watch is 'small'", "no tensor"),
+    "subnormals": ({"a": normal(128, 128, 1e-7)}, "fp16", "tensor to watch", "no tensor"),
+    "nothing is saved": ({"a": normal(64, 2).astype(np.float16)}, "nf4:block1,int8:row",
+                         "so leave the model as it is stored.", "Gaussian"),
+    "something is saved": ({"a": normal(64, 2).astype(np.float16)}, "int8:row,int8:tensor",
+                           "int8:tensor keeps", "stored."),
+    "larger": ({"a": X.astype(np.float16)}, "int4:group1", "times larger than stored", "smaller"),
+    "equally good": ({"a": normal(256, 1024)}, "nf4,nf4:dq", "nf4:block64:dq keeps", "1.0 times"),
+}  # fmt: skip
 
-    def test_a_tensor_of_few_parameters_is_not_one_to_watch(self, tmp_path, random):
-        tiny = random.normal(size=(2, 64)).astype(np.float32)
-        tiny[:, 5] = 40
-        save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32) * 9, tiny=tiny)
-        sentence = inspect(tmp_path, "int4:row").conclusion
-        assert "to watch" not in sentence
-        assert "1 tensor is over 1 dB worse" in sentence
-        assert "with under 1% of the parameters in all ('tiny' loses most)" in sentence
 
-    def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(self, tmp_path, random):
-        """`small` has fewer decibels, but `large` has a larger share of the total error."""
-        small = random.normal(size=(8, 128)).astype(np.float32)
-        small[:, 3] *= 100
-        large = random.normal(size=(256, 128)).astype(np.float32)
-        large[:, 3] *= 12
-        save(tmp_path, small=small, large=large)
-        inspection = inspect(tmp_path, "int4:row")
-        beyond = {}
-        for tensor in inspection.tensors:
-            error = tensor.errors[0]
-            more = error.relative_mse - error.gaussian_relative_mse
-            beyond[tensor.info.name] = more * tensor.info.parameters
-        share = math.floor(100 * beyond["large"] / sum(beyond.values()))
-        assert (
-            f"the tensor to watch is 'large', with 96% of the parameters and {share}% of what all "
-            f"lose beyond a Gaussian's error"
-        ) in inspection.conclusion
+@pytest.mark.parametrize("state", STATES)
+def test_the_sentence_of_every_state(tmp_path, state):
+    tensors, schemes, said, never = STATES[state]
+    save(tmp_path, **tensors)
+    found = inspect(tmp_path, *schemes.split(",")).conclusion
+    assert said in found
+    assert never not in found
+    assert not faults_of(found), found
 
-    def test_schemes_that_save_nothing_are_not_recommended(self, tmp_path, random):
-        save(tmp_path, w=random.normal(size=(64, 2)).astype(np.float16))
-        sentence = inspect(tmp_path, "nf4:block1", "int8:row").conclusion
-        assert sentence.endswith("so leave the model as it is stored.")
-        cheap = inspect(tmp_path, "int8:row", "int8:tensor").conclusion
-        assert cheap.startswith("int8:tensor keeps")
 
-    def test_of_equally_good_schemes_the_smaller_is_named(self, tmp_path, random):
-        save(tmp_path, w=random.normal(size=(256, 1024)).astype(np.float32))
-        inspection = inspect(tmp_path, "nf4", "nf4:dq")
-        plain, double = inspection.schemes
-        assert math.isclose(plain.sqnr_db, double.sqnr_db, abs_tol=0.1)
-        assert inspection.conclusion.startswith("nf4:block64:dq keeps")
+def test_what_was_chosen_and_read_whole_is_no_sample(tmp_path, random):
+    save(tmp_path, a=np.ones(4, np.float32), w=random.normal(size=(3000, 1024)).astype(np.float32))
+    chosen = inspect(tmp_path, "int4", pattern="a").conclusion
+    assert "the one chosen tensor is not a floating-point matrix" in chosen
+    assert inspect(tmp_path, "nf4", full=True).conclusion.startswith("nf4")
 
-    def test_a_column_that_carries_the_energy_is_not_called_normal(self, tmp_path, random):
-        x = random.normal(size=(256, 256)).astype(np.float32)
-        x[:, 9] *= 100
-        save(tmp_path, w=x)
-        sentence = inspect(tmp_path, "nf4").conclusion
-        assert "normal" not in sentence
-        assert "column 9" in sentence
-        carried = (x[:, 9].astype(np.float64) ** 2).sum() / (x.astype(np.float64) ** 2).sum()
-        assert carried > 0.9
-        assert "flatters" in sentence
 
-    def test_a_scale_of_the_model_that_does_not_fit_is_not_called_normal(self, tmp_path, random):
-        small = random.normal(0, 1e-4, (128, 128)).astype(np.float32)
-        save(tmp_path, small=small, large=random.normal(0, 1, (128, 128)).astype(np.float32))
-        assert "tensor to watch is 'small'" in inspect(tmp_path, "int4:model").conclusion
+def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(tmp_path):
+    """`small` has fewer decibels, but `large` has a larger share of the total error."""
+    large = with_column(normal(256, 128), 3, 12)
+    save(tmp_path, small=with_column(normal(8, 128), 3, 100), large=large)
+    inspection = inspect(tmp_path, "int4:row")
+    beyond = {}
+    for tensor in inspection.tensors:
+        error = tensor.errors[0]
+        more = error.relative_mse - error.gaussian_relative_mse
+        beyond[tensor.info.name] = more * tensor.info.parameters
+    share = math.floor(100 * beyond["large"] / sum(beyond.values()))
+    assert (
+        f"the tensor to watch is 'large', with 96% of the parameters and {share}% of what all "
+        f"lose beyond a Gaussian's error"
+    ) in inspection.conclusion
 
-    def test_subnormals_of_a_cast_are_not_called_normal(self, tmp_path, random):
-        save(tmp_path, w=random.normal(0, 1e-7, (128, 128)).astype(np.float32))
-        assert "tensor to watch" in inspect(tmp_path, "fp16").conclusion
 
-    def test_a_sample_is_said_to_be_one(self, tmp_path, random):
-        save(tmp_path, w=random.normal(size=(3000, 1024)).astype(np.float32))
-        assert inspect(tmp_path, "nf4").conclusion.startswith("In a sample of")
-        assert inspect(tmp_path, "nf4", full=True).conclusion.startswith("nf4")
-
-    def test_the_sentence_of_every_state(self, tmp_path, random):
-        x = random.normal(size=(64, 64)).astype(np.float32)
-        spiked, broken = x.copy(), x.copy()
-        spiked[3, 4], broken[3, 4] = 1e6, np.nan
-        states = {  # tensors -> what is said, what must not be
-            "one NaN": ({"a": broken}, "find out where it comes from", "they"),
-            "only NaN": ({"a": x * np.nan}, "no value is finite, so nothing", "finite rest"),
-            "one outlier": ({"a": spiked}, "1 outlier of 'a' holds 99% of its energy, which "
-                            "flatters the decibels: keep it", "them"),
-            "a zero tensor": ({"a": x, "b": 0 * x}, "no tensor is over 1 dB worse", "every"),
-            "a part": ({"a": np.tile(x, (80, 16))}, "In a sample of 20% of the elements: ", "0.2 "),
-            "no tensors": ({}, "has no tensors, so there is nothing to quantize", "0 tensors"),
-        }  # fmt: skip
-
-        def check(tensors, said, never):
-            save(tmp_path, **tensors)
-            found = inspect(tmp_path, "nf4", "int4").conclusion
-            assert said in found
-            assert never not in found
-            assert not faults_of(found), found
-
-        every(states, check)
-
-    def test_what_is_best_is_the_best_of_the_small_ones_that_save(self, tmp_path, random):
-        """Whatever the tensors are."""
-        kinds = {
-            "normal": random.normal(size=(16, 128)), "zeros": np.zeros((16, 128)),
-            "one": np.full((1, 1), 0.7), "tails": random.standard_t(2, (16, 128)),
-            "constant": np.full((8, 64), 0.3), "tiny": 1e-41 * random.normal(size=(16, 128)),
-            "NaN": np.where(np.eye(16, 128) > 0, np.nan, random.normal(size=(16, 128))),
-            "huge": 1e37 * random.normal(size=(16, 128)),
-        }  # fmt: skip
-
-        def check(names):
-            save(tmp_path, **{name: kinds[name].astype(np.float32) for name in names})
-            for schemes in (["nf4", "int4", "nf4:dq"], ["fp16", "e5m2"], ["int8", "bf16"]):
-                found = inspect(tmp_path, *schemes)
-                assert not faults_of(found.conclusion), found.conclusion
-                named = re.match(r"(\S+) keeps (?:(\S+) dB|every value exactly)", found.conclusion)
-                if named is None:
-                    continue
-                best = next(t for t in found.schemes if t.scheme == named[1])
-                stored = sum(t.info.nbytes for t in found.tensors)
-                kept = [t for t in found.schemes if t.relative_mse is not None]
-                saving = [t for t in kept if t.nbytes < stored]
-                small = [t for t in saving if t.bits_per_parameter <= 5] or saving or [best]
-                errors = [t.relative_mse for t in small]
-                assert best.relative_mse <= min(errors) * 10**0.01
-                if named[2] is None:
-                    assert best.relative_mse == 0
-
-        every([(pair,) for pair in combinations(kinds, 2)], check)
-
-    def test_a_scheme_larger_than_what_is_stored_says_so(self, tmp_path, random):
-        save(tmp_path, w=random.normal(size=(64, 64)).astype(np.float16))
-        assert "times larger than stored" in inspect(tmp_path, "int4:group1").conclusion
+def test_what_is_best_is_the_best_of_the_small_ones_that_save(tmp_path, random):
+    """Whatever the tensors are."""
+    kinds = {
+        "normal": random.normal(size=(16, 128)), "zeros": np.zeros((16, 128)),
+        "one": np.full((1, 1), 0.7), "tails": random.standard_t(2, (16, 128)),
+        "constant": np.full((8, 64), 0.3), "tiny": 1e-41 * random.normal(size=(16, 128)),
+        "NaN": np.where(np.eye(16, 128) > 0, np.nan, random.normal(size=(16, 128))),
+        "huge": 1e37 * random.normal(size=(16, 128)),
+    }  # fmt: skip
+    for names in combinations(kinds, 2):
+        save(tmp_path, **{name: kinds[name].astype(np.float32) for name in names})
+        for schemes in (["nf4", "int4", "nf4:dq"], ["fp16", "e5m2"], ["int8", "bf16"]):
+            found = inspect(tmp_path, *schemes)
+            assert not faults_of(found.conclusion), found.conclusion
+            named = re.match(r"(\S+) keeps (?:(\S+) dB|every value exactly)", found.conclusion)
+            if named is None:
+                continue
+            best = next(t for t in found.schemes if t.scheme == named[1])
+            stored = sum(t.info.nbytes for t in found.tensors)
+            saving = [t for t in found.schemes if t.relative_mse is not None and t.nbytes < stored]
+            small = [t for t in saving if t.bits_per_parameter <= 5] or saving or [best]
+            assert best.relative_mse <= min(t.relative_mse for t in small) * 10**0.01
+            assert named[2] is not None or best.relative_mse == 0
 
 
 def test_the_largest_outliers_of_one_tensor_are_all_listed(tmp_path, random):
