@@ -82,7 +82,6 @@ def test_the_update_of_one_pass_is_that_of_the_library():
     optimizer.zero_grad()
     state = {p: dict(optimizer.state[p]) for p in net.parameters()}
     found = optimizers.one_pass(net, optimizer, ids, betas)
-    assert found["parameters embedding"] == found["parameters output"] == 8192
 
     def moved(change):
         """The next step of the optimizer itself over the head, divided by the learning rate."""
@@ -212,8 +211,6 @@ PASSED = {
     "pass 8-bit all": 0.1,
     "pass 8-bit matrices": 0.02,
     "pass 8-bit embedding": 1.2,
-    "zero 8-bit embedding": 2.5e-4,
-    "parameters embedding": 1024.0,
 }
 
 
@@ -269,10 +266,6 @@ def test_the_fewest_bytes_without_a_difference_are_named_and_a_drift_is_warned_o
     warned = "Here bitsandbytes 8-bit moves parameters that never had a gradient."
     assert warned in optimizers.conclude(settings, outcomes(drifted=1)).notes
     assert "never had" not in " ".join(optimizers.conclude(settings, outcomes()).notes)
-    assert (
-        "In 8-bit the embedding's next update is 120% off (matrices 2.0%); its states in fp32 "
-        "would take 6,112 bytes more."
-    ) in said()
     assert fits(said(drifted=1, four=1e-5), "with no visible difference")
     assert "torchao 8-bit diverged, step 3: a.weight" in said(eight=None)
     chaotic = outcomes() | {"null 0": trained(0.1)}

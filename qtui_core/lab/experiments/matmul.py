@@ -146,7 +146,6 @@ def outliers(text: str | None, model: str, see: See) -> Findings:
 def _by_scheme(
     names: Sequence[str], operands: list[LayerOperands], see: See
 ) -> dict[str, list[Errors]]:
-    """The errors of each layer by scheme."""
     exact = [part.exact() for part in operands]
     found: dict[str, list[Errors]] = {}
     for number, name in enumerate(names):

@@ -8,7 +8,7 @@ parameters move that never had a gradient.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -43,9 +43,6 @@ _OTHER: Final = "muon"
 _SMALL: Final = 4096
 #: Maps through which optimizers store their moments; these maps are emulated for one pass.
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
-#: It is reported if the error of the update in the embedding is more than this many times that in
-#: the matrices.
-_FARTHER: Final = 3.0
 _UNCOMPILED: Final = "torchao's optimizers ran without compiling, which costs them time."
 #: Facts of a run that are cells of its row.
 _READ_OFF: Final = ("each", "entropy_m", "entropy_v", "unused_v", "drifted", "drift")
@@ -123,10 +120,8 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
     |u' - u| / |u| by part of the model, and the share of second moments that the map makes zero."""
     loss_of(net, ids).backward()
     sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    parameters: Counter[str] = Counter()
     for name, parameter in net.named_parameters():
         state, part = optimizer.state.get(parameter), group_of(name, parameter)
-        parameters[part] += parameter.numel()
         if not state or parameter.grad is None:
             continue
         g, step = parameter.grad.reshape(-1), float(state["step"]) + 1
@@ -145,7 +140,7 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
             for group in ("all", part):
                 for what, found in of_map.items():
                     sums[kind, group, what] += found
-    facts: dict[str, float] = {f"parameters {part}": n for part, n in parameters.items()}
+    facts: dict[str, float] = {}
     for kind, group in {(kind, group): None for kind, group, _ in sums}:
         off, norm, gone, there = (sums[kind, group, at] for at in ("off", "norm", "gone", "there"))
         facts |= {f"pass {kind} {group}": (off / norm) ** 0.5} if norm else {}
@@ -219,7 +214,6 @@ def _passed(name: str, twin: TrainedRun | None) -> dict[str, Cell]:
 
 
 def _parts_heat(twin: TrainedRun | None) -> Heat | None:
-    """The error of an update by map and part of the model."""
     facts = {} if twin is None else twin.facts
     maps = tuple(kind for kind in _MAPS if f"pass {kind} all" in facts)
     values = tuple(tuple(facts.get(f"pass {m} {group}") for group in _GROUPS) for m in maps)
@@ -248,29 +242,7 @@ def _verdict(
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
         said.append(f"{phrase(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
-    verdict = f"{'; '.join(said)}." if said else ""
-    return f"{verdict} {_of_embedding(runs, rows)}".strip() if found else ""
-
-
-def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
-    """Whether the update of the embedding, whose gradients are rare, is worse than that of the
-    matrices."""
-    twin = runs.first(TWIN)
-    tried = {str(row["states"]).split()[-1] for row in rows}
-    for kind in ("8-bit", "fp8"):
-        if twin is None or kind not in tried:
-            continue
-        inner, outer, zero = (
-            twin.facts.get(key, 0.0)
-            for key in (f"pass {kind} matrices", f"pass {kind} embedding", f"zero {kind} embedding")
-        )
-        if outer > _FARTHER * inner > 0 and zero:
-            cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / BLOCKS[kind])))
-            return (
-                f"In {kind} the embedding's next update is {outer:.0%} off (matrices "
-                f"{inner:.1%}); its states in fp32 would take {cost:,} bytes more."
-            )
-    return ""
+    return f"{'; '.join(said)}." if said else ""
 
 
 def _notes(rows: Sequence[Mapping[str, Cell]], outcomes: Mapping[str, Any]) -> Iterator[str]:

@@ -227,7 +227,6 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
 
 
 def _of_gain(share: float) -> str:
-    """What a run has of its twin's gain, which may be nothing, or more than it."""
     if share < 0.005:
         return "kept nothing of what fp32 gained"
     return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"

@@ -71,7 +71,7 @@ def layer_errors(text: str | None, model: str, scheme: str, see: See) -> Finding
         tuple(Point(rule, *place) for rule, place in rules.items()),
     )
     left = recommended(line, order)
-    said = _sentence(scheme, error(sizes), line[0][1], left, without(left), rules)
+    said = _sentence(scheme, error(sizes), line[0][1], left, without(left))
     return findings((), rows, [picture], notes=[said])
 
 
@@ -110,14 +110,8 @@ def recommended(line: Sequence[tuple[float, float]], order: Sequence[str]) -> Se
 
 
 def _sentence(
-    scheme: str,
-    whole: float,
-    summed: float,
-    left: Sequence[str],
-    place: tuple[float, float],
-    rules: Mapping[str, tuple[float, float]],
+    scheme: str, whole: float, summed: float, left: Sequence[str], place: tuple[float, float]
 ) -> str:
-    """Which layers to leave in high precision, and what that gains beside the best rule."""
     if not whole:
         return f"{scheme} changes no gradient here, so every layer can be quantized."
     if abs(summed / whole - 1) > _ADDS_UP:
@@ -126,11 +120,7 @@ def _sentence(
             f"{whole:.3g} all at once), so this run cannot say which to leave."
         )
     names = ", ".join(left) if len(left) <= 3 else f"{len(left)} layers ({left[0]} first)"
-    said = (
+    return (
         f"Under {scheme} the gradient is {whole:.2%} off; with {names} in high precision "
-        f"({place[0]:.1%} of the weights) it is {place[1]:.2%}"
+        f"({place[0]:.1%} of the weights) it is {place[1]:.2%}."
     )
-    if rules:
-        rule, (kept, measured) = min(rules.items(), key=lambda item: item[1][1])
-        said += f" (“{rule}” leaves {kept:.1%} so: {measured:.2%})"
-    return f"{said}."
