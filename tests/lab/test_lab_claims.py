@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +36,9 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
     below a power of two that distance is half as large."""
     weight, u = some_weights()
 
-    def check(name, mantissa, rate):
+    for name, mantissa, rate in [
+        (n, p, rate) for n, p in (("bf16", 7), ("fp16", 10)) for rate in (1e-3, 1e-4, 1e-5)
+    ]:
         storage = rounding.STORAGES[name].unscaled
         stored = storage.nearest(weight)
         wanted, lost, _, _ = updates.reach(storage, weight, -rate * u)
@@ -47,11 +48,6 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
         half = np.where((fraction == 0.5) & (np.sign(w) != np.sign(delta)), half / 2, half)
         formula = np.mean((np.abs(delta) < half)[delta != 0])
         assert abs(lost / wanted - formula) < 1e-3
-
-    every(
-        [(n, p, rate) for n, p in (("bf16", 7), ("fp16", 10)) for rate in (1e-3, 1e-4, 1e-5)],
-        check,
-    )
 
 
 def test_more_is_lost_as_the_rate_falls_and_gains_near_one_lose_all():
@@ -110,13 +106,6 @@ def test_runs_keep_the_share_that_one_step_keeps():
     assert abs(run["int8 stochastic"]["d"]) < 0.003
 
 
-@pytest.mark.slow
-def test_gains_of_norms_never_move_at_a_usual_rate():
-    _, found = outcomes_of("underflow", "updates", lr=1e-3)
-    norms = [r for r in found.rows if r["part"] == "norms and biases"]
-    assert [r["lost"] > 0.99 for r in norms if r["stored"] == "bf16"] == [True]
-
-
 # --- terms without effect
 
 
@@ -132,17 +121,12 @@ def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
             optimizer.step()
         return float((weight.detach() != start).float().mean())
 
-    def check(rate, decay, share, foreach):
+    for rate, decay, share, foreach in [
+        (rate, decay, share, foreach)
+        for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
+        for foreach in (False, True)
+    ]:
         assert moved(rate, decay, foreach) == share
-
-    every(
-        [
-            (rate, decay, share, foreach)
-            for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
-            for foreach in (False, True)
-        ],
-        check,
-    )
 
 
 # --- second moments that cannot fall
@@ -181,16 +165,6 @@ def test_a_ratchet_is_told_with_what_follows_and_what_it_costs():
     judged, told = said(fp32=1.0, fp8=0.01)
     assert judged == ["falls", "falls too far"]
     assert "in fp32." in told
-
-
-@pytest.mark.slow
-def test_every_map_ratchets_as_the_table_says():
-    names = list(ratchet.MAPS)[1:]
-    long, short = ratios(0.999, 300, 2500, *names), ratios(0.95, 200, 400, *names)
-    assert all(long[name] > 5 for name in ("bf16", "8-bit", "fp8", "4-bit"))
-    assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
-    assert [short[name] for name in ("bf16", "8-bit")] == pytest.approx([1, 1], abs=0.02)
-    assert short["4-bit"] > 5
 
 
 # --- the three products
@@ -247,13 +221,6 @@ def test_products_lose_in_the_order_of_their_scales(monkeypatch):
     orders(matmul.conclude({}, outcomes).rows)
 
 
-@pytest.mark.slow
-def test_products_of_the_demo_lose_in_the_order_of_their_scales():
-    names = (*_SCHEMES, "fp8 tensor", "fp8 row")
-    _, found = outcomes_of("matmul", "schemes", "axis", schemes=names)
-    orders(found.rows)
-
-
 def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better(monkeypatch):
     """The remaining error of the mean is that of x, which is rounded to nearest: half of the
     squares; with G alone it goes to zero."""
@@ -289,16 +256,6 @@ def test_errors_of_layers_add_up(monkeypatch):
     monkeypatch.setattr("qtui_core.lab.numerics.layer_errors._ADDS_UP", 0.0)
     found = layer_errors.layer_errors(None, "", "int8 row", unseen)
     assert f"do not add up here ({summed:.3g} against " in found.notes[0]
-
-
-@pytest.mark.slow
-def test_errors_of_the_layers_of_the_demo_add_up(monkeypatch):
-    """Of another scheme than in `nano`, and of a quarter of the batch."""
-    task = replace(tasks.TASKS["prose"], batch=1)
-    subject = tasks.subject_of(task)
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors.subject_of", lambda *given: subject)
-    found = layer_errors.layer_errors(None, "demo", "fp8 tensor", unseen)
-    assert found.notes[0].startswith("Under fp8 tensor the gradient is ")
 
 
 def apart(subject, recipe, steps, lr):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from every import every
 from lab_runs import fits, made_run, trained, unseen
 from lazy_imports import LazyImport
 from told_truly import faults_of
@@ -61,13 +60,11 @@ def test_shares_are_shares():
         ("40 steps gained as much as fp32", trained(-0.01)),
     )
 
-    def check(words, run):
+    for words, run in cases:
         outcomes = {"updates": update_of(0.05), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
         found = concluded("underflow", outcomes | {"nearest 0": run}, lr=1e-5).verdict
         assert words in found
         assert not faults_of(found)
-
-    every(cases, check)
     nearly = concluded("underflow", {"updates": update_of(0.9999)}, lr=1e-5).verdict
     assert "keep 99% of each step" in nearly
 
@@ -149,16 +146,13 @@ def test_no_gap_is_seen_that_the_floor_hides():
 
 
 def test_a_model_and_a_text_of_its_own_are_refused_where_nano_makes_both():
-    def check(name, model, text):
+    for name, model, text in [
+        (n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))
+    ]:
         found = experiment_named(name)
         settings = found.settle({"task": "nano", "text": text})
         with pytest.raises(UsageError, match="--task nano makes its own model and text"):
             found.module().jobs(settings, model)
-
-    every(
-        [(n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))],
-        check,
-    )
 
 
 # --- qat
