@@ -18,7 +18,7 @@ ratchet = LazyImport("qtui_core.lab.numerics.state_maps")
 rounding = LazyImport("qtui_core.lab.numerics.rounding")
 tasks = LazyImport("qtui_core.lab.training.tasks")
 twins = LazyImport("qtui_core.lab.training.twins")
-updates = LazyImport("qtui_core.lab.training.updates")
+survive = LazyImport("qtui_core.lab.experiments.survive")
 
 
 def some_weights(count=200_000):
@@ -41,7 +41,7 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
     ]:
         storage = rounding.STORAGES[name].unscaled
         stored = storage.nearest(weight)
-        wanted, lost, _, _ = updates.reach(storage, weight, -rate * u)
+        wanted, lost, _, _ = survive.reach(storage, weight, -rate * u)
         w, delta = stored.double().numpy(), (-rate * u).double().numpy()
         fraction, exponent = np.frexp(np.abs(w))
         half = np.ldexp(1.0, exponent - 1 - mantissa - 1)
@@ -53,17 +53,15 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
 def test_more_is_lost_as_the_rate_falls_and_gains_near_one_lose_all():
     weight, u = some_weights()
 
-    def check(name):
+    for name in ["bf16", "fp16", "e4m3", "int8"]:
         storage = rounding.STORAGES[name]
         shares = []
         for rate in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-            wanted, lost, _, _ = updates.reach(storage, weight, -rate * u)
+            wanted, lost, _, _ = survive.reach(storage, weight, -rate * u)
             shares.append(lost / wanted)
         assert shares == sorted(shares)
-
-    every(["bf16", "fp16", "e4m3", "int8"], check)
     gains = 1 + 0.05 * torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    wanted, lost, _, _ = updates.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
+    wanted, lost, _, _ = survive.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
     assert lost / wanted > 0.99
 
 
@@ -71,7 +69,7 @@ def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
     weight, u = some_weights()
     storage = rounding.STORAGES["bf16"]
     delta = -1e-5 * u
-    _, _, arrived, whole = updates.reach(storage, weight, delta)
+    _, _, arrived, whole = survive.reach(storage, weight, delta)
     assert arrived / whole < 0.15
     stored = storage.nearest(weight)
     moved = storage.stochastic(stored + delta, torch.Generator().manual_seed(7)) - stored

@@ -20,7 +20,7 @@ survive = LazyImport("qtui_core.lab.experiments.survive")
 tasks = LazyImport("qtui_core.lab.training.tasks")
 torch = LazyImport("torch")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
-updates = LazyImport("qtui_core.lab.training.updates")
+
 
 ILL = {"diverged": 3, "first": "a.weight", "held_after": None}
 
@@ -32,10 +32,10 @@ def concluded(experiment, outcomes, **given):
 
 def kept(tensor, share, matrix=True, stored="bf16", elements=64):
     """The same share at every rate that is tried below the last two, and all of it there."""
-    rates = len(updates.RATES)
+    rates = len(survive.RATES)
     shares = (share,) * (rates - 2) + (1.0, 1.0)
     lost = tuple(1 - s for s in shares)
-    return updates.UpdateShares(tensor, stored, matrix, elements, shares, lost, share, 1 - share)
+    return survive.UpdateShares(tensor, stored, matrix, elements, shares, lost, share, 1 - share)
 
 
 def update_of(share, lr=1e-5, **others):
@@ -235,7 +235,7 @@ def survival(*shares, drawn=1.0, **given):
 
 def test_survival_is_that_of_the_worst_tensor_with_the_rate_that_would_do():
     """Norms are tensors too; a dead decay or second moment is told with its threshold, 2^-9."""
-    rate = f"{updates.RATES[-2]:.2g}"
+    rate = f"{survive.RATES[-2]:.2g}"
 
     def said(*shares, **given):
         return survival(*shares, **given).verdict
@@ -292,7 +292,7 @@ def test_both_experiments_judge_a_run_by_one_rule():
     other = survival(*shares, lr=1e-5, beta2=0.95).verdict
     assert "good enough" not in one
     assert "does not survive" in other
-    rate = f"{updates.RATES[-2]:.2g}"
+    rate = f"{survive.RATES[-2]:.2g}"
     assert f"90% of every tensor from lr {rate} on" in one
     assert f"From lr {rate} on every tensor keeps 90%" in other
     for said in (one, other):
@@ -307,7 +307,7 @@ def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
     weight[0, 1] = 448.0
     part = weight[2:].reshape(-1)
     ones = torch.ones(128)
-    at = {s: updates.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
+    at = {s: survive.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
     assert at["e4m3"].lost_here == 1.0  # under the smallest number, 2^-9, of a scale of 1
     assert at["fp16"].lost_here == 0.0
 
@@ -332,8 +332,8 @@ def survived(**settings):
 
 def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
     subject = tasks.subject_of(tasks.LabTask("nano", 1, 32, None, False))
-    whole = updates.wanted_updates(subject, unseen)
-    sample = updates.wanted_updates(subject, unseen, most=1000)
+    whole = survive.wanted_updates(subject, unseen)
+    sample = survive.wanted_updates(subject, unseen, most=1000)
     assert list(whole) == list(sample)
     for name, (weight, u) in sample.items():
         every = max(1, whole[name][0].numel() // 1000)
@@ -366,7 +366,7 @@ def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
     assert "does not survive" in said.verdict
     stored = [s for s in shares.shares if s.stored == "bf16"]
     kept = [min(at) for at in zip(*(s.kept for s in stored), strict=True)]
-    by_rate = dict(zip(updates.RATES, kept, strict=True))
+    by_rate = dict(zip(survive.RATES, kept, strict=True))
     enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
     assert f"From lr {enough:.2g} on every tensor keeps 90%." in said.verdict
     _, above = survived(lr=float(f"{enough:.2g}") * 1.05)

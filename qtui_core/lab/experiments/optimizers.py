@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from qtui_core.lab.experiments.survive import EPSILON
 from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.numerics.state_maps import BLOCKS, map_named, ratchets
 from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, findings
@@ -29,7 +30,6 @@ from qtui_core.lab.training.comparison import (
 )
 from qtui_core.lab.training.tasks import TASKS, LabSubject, loss_of
 from qtui_core.lab.training.twins import Recipe, TrainedRun, null
-from qtui_core.lab.training.updates import EPSILON
 from qtui_core.quantities import phrase
 
 #: Seconds that a step of the demo takes on one thread.
