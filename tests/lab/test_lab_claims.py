@@ -11,8 +11,8 @@ from lab_runs import conducted, little_held_out, outcomes_of, small_subject, uns
 from lazy_imports import LazyImport
 
 torch = LazyImport("torch")
-layer_errors = LazyImport("qtui_core.lab.numerics.layer_errors")
-libraries = LazyImport("qtui_core.lab.training.optimizers")
+eagerly = LazyImport("qtui_core.lab.training.recipes", "eagerly")
+libraries = LazyImport("qtui_core.lab.experiments.optimizers")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 ratchet = LazyImport("qtui_core.lab.numerics.state_maps")
 rounding = LazyImport("qtui_core.lab.numerics.rounding")
@@ -223,8 +223,10 @@ def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better(monke
     """The remaining error of the mean is that of x, which is rounded to nearest: half of the
     squares; with G alone it goes to zero."""
     made_operands(monkeypatch)
-    monkeypatch.setattr(matmul, "subject_of", lambda *given: small_subject())
-    monkeypatch.setattr(matmul, "inner_linears", lambda net: ["2"])
+    monkeypatch.setattr(
+        "qtui_core.lab.experiments.matmul.subject_of", lambda *given: small_subject()
+    )
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul.inner_linears", lambda net: ["2"])
     rows = {row["scheme"]: row for row in matmul.means(None, "", unseen).rows}
     errors = {
         name: (*(rows[f"{name}, {of}"][key] for of in ("2", "G alone") for key in ("dw", "mean")),)
@@ -246,13 +248,13 @@ def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better(monke
 def test_errors_of_layers_add_up(monkeypatch):
     """In `nano`, which has few layers; what does not add up within a tenth is said."""
     subject = small_subject(batch=2, sequence=64)
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors.subject_of", lambda *given: subject)
-    found = layer_errors.layer_errors(None, "", "int8 row", unseen)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul.subject_of", lambda *given: subject)
+    found = matmul.layer_errors(None, "", "int8 row", unseen)
     summed = math.sqrt(sum(row["gradient"] ** 2 for row in found.rows))
     assert found.pictures[0].line[0] == (0.0, pytest.approx(summed))
     assert f"Under int8 row the gradient is {summed:.1%}"[:-3] in found.notes[0]
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors._ADDS_UP", 0.0)
-    found = layer_errors.layer_errors(None, "", "int8 row", unseen)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul._ADDS_UP", 0.0)
+    found = matmul.layer_errors(None, "", "int8 row", unseen)
     assert f"do not add up here ({summed:.3g} against " in found.notes[0]
 
 
@@ -275,7 +277,7 @@ def test_a_millionth_on_the_weights_and_states_of_eight_bits_change_next_to_noth
                 name, model.named_parameters(), lr, (0.9, 0.95), lambda name, p: True
             )
         )
-        with libraries.eagerly():
+        with eagerly():
             assert apart(subject, recipe, 8, 3e-4) < most
 
     every([("bf16", 0.001), ("torchao 8-bit", 0.003), ("torchao 4-bit", 0.03)], check)

@@ -15,7 +15,8 @@ from qtui_core.lab.catalog import OPTIMIZERS, experiment_named
 from qtui_core.lab.results import Heat
 
 torch = LazyImport("torch")
-libraries = LazyImport("qtui_core.lab.training.optimizers")
+eagerly = LazyImport("qtui_core.lab.training.recipes", "eagerly")
+libraries = LazyImport("qtui_core.lab.experiments.optimizers")
 optimizers = LazyImport("qtui_core.lab.experiments.optimizers")
 state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
 
@@ -27,7 +28,7 @@ def stepped(name, *shapes):
     found = libraries.make(name, named, 1e-3, (0.9, 0.95), lambda name, p: True)
     for _, parameter in named:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
-    with libraries.eagerly():
+    with eagerly():
         found.step()
     return named, found
 
@@ -138,7 +139,7 @@ def test_codes_are_counted_as_the_libraries_keep_them():
 
 def test_torchao_moves_nothing_that_has_no_gradient():
     for name in ["fp32", "bf16", *(n for n in OPTIMIZERS if n.startswith("torchao"))]:
-        with libraries.eagerly():
+        with eagerly():
             assert libraries.drift(name) == (0.0, 0.0)
 
 

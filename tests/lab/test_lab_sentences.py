@@ -11,7 +11,6 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 
 comparison = LazyImport("qtui_core.lab.training.comparison")
-layer_errors = LazyImport("qtui_core.lab.numerics.layer_errors")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 qat = LazyImport("qtui_core.lab.experiments.qat")
@@ -212,8 +211,8 @@ def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
 
 def test_layers_that_are_recommended_are_measured():
     errors, sizes = {"a": 0.3, "b": 0.1, "c": 0.1}, {"a": 10, "b": 100, "c": 100}
-    line, order = layer_errors.frontier(errors, sizes)
-    assert layer_errors.recommended(line, order) == ["a"]
+    line, order = matmul.frontier(errors, sizes)
+    assert matmul.recommended(line, order) == ["a"]
     assert line[1] == pytest.approx((10 / 210, (0.1**2 + 0.1**2) ** 0.5))
 
 
