@@ -9,6 +9,7 @@ Every figure and sentence of the page but those of PARAGRAPHS and SURPRISES is o
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from qtui.report.faces.markdown import markdown_table
@@ -19,7 +20,7 @@ from qtui_core.lab.recording import LabRecording, read_lab_recording
 from qtui_core.lab.results import LabResult
 
 FOLDER = Path(__file__).parent
-#: Rows of a table that are printed.
+#: The most rows of a table that are printed.
 ROWS = 28
 PARAGRAPHS = {
     "underflow": (
@@ -47,7 +48,8 @@ PARAGRAPHS = {
         "A gradient under half of the smallest number of its format becomes zero, and the loss is "
         "scaled so that fewer do. One histogram of exponents answers every format and every scale. "
         "The error of the weight gradient is measured beside it, and PyTorch's GradScaler is run "
-        "from scales that are too small, right and too large, and on a gradient that is spoilt."
+        "from scales that are too small, right and too large, and on a gradient that is spoilt: a "
+        "scale that never stops falling means NaN in the model."
     ),
     "optimizers": (
         "States of 16, 8 and 4 bits by the libraries that people use, on the same batches: their "
@@ -119,8 +121,9 @@ def section(experiment: Experiment, result: LabResult) -> list[str]:
         (FOLDER / "lab" / f"{name}.svg").write_text(standalone(picture_svg(picture)))
         lines += [f"![{picture.title}](lab/{name}.svg)", ""]
     table = findings_table(result.findings)
-    if len(table.rows) <= ROWS:
-        lines += [*markdown_table(table), ""]
+    lines += [*markdown_table(replace(table, rows=table.rows[:ROWS], tones=table.tones[:ROWS])), ""]
+    if (more := len(table.rows) - ROWS) > 0:
+        lines += [f"And {more} rows more, which `qtui lab {name}` prints.", ""]
     lines += [f"**{conclusion_of(result)}**", ""]
     lines += [f"- {note}" for note in result.findings.notes]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())

@@ -63,7 +63,6 @@ class LabRecording:
 
 
 def _wrong(event: LabEvent) -> str:
-    """A sentence on a picture that cannot be drawn; empty where all can be."""
     for picture in event.findings.pictures if isinstance(event, LabResult) else ():
         if not _drawable(picture):
             return f"Its picture {picture.title!r:.60} has numbers that cannot be drawn."
@@ -89,7 +88,6 @@ def _drawable(picture: Picture) -> bool:
 
 
 def _numbers(part: Any) -> Iterator[float]:
-    """All numbers in a part of a picture."""
     if isinstance(part, int | float):
         yield part
     elif isinstance(part, tuple):

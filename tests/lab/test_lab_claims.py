@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ from lab_runs import conducted, little_held_out, outcomes_of, small_subject, uns
 from lazy_imports import LazyImport
 
 torch = LazyImport("torch")
-layer_errors = LazyImport("qtui_core.lab.numerics.layer_errors")
-libraries = LazyImport("qtui_core.lab.training.optimizers")
+eagerly = LazyImport("qtui_core.lab.training.recipes", "eagerly")
+libraries = LazyImport("qtui_core.lab.experiments.optimizers")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 ratchet = LazyImport("qtui_core.lab.numerics.state_maps")
 rounding = LazyImport("qtui_core.lab.numerics.rounding")
 tasks = LazyImport("qtui_core.lab.training.tasks")
 twins = LazyImport("qtui_core.lab.training.twins")
-updates = LazyImport("qtui_core.lab.training.updates")
+survive = LazyImport("qtui_core.lab.experiments.survive")
 
 
 def some_weights(count=200_000):
@@ -37,10 +36,12 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
     below a power of two that distance is half as large."""
     weight, u = some_weights()
 
-    def check(name, mantissa, rate):
+    for name, mantissa, rate in [
+        (n, p, rate) for n, p in (("bf16", 7), ("fp16", 10)) for rate in (1e-3, 1e-4, 1e-5)
+    ]:
         storage = rounding.STORAGES[name].unscaled
         stored = storage.nearest(weight)
-        wanted, lost, _, _ = updates.reach(storage, weight, -rate * u)
+        wanted, lost, _, _ = survive.reach(storage, weight, -rate * u)
         w, delta = stored.double().numpy(), (-rate * u).double().numpy()
         fraction, exponent = np.frexp(np.abs(w))
         half = np.ldexp(1.0, exponent - 1 - mantissa - 1)
@@ -48,26 +49,19 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
         formula = np.mean((np.abs(delta) < half)[delta != 0])
         assert abs(lost / wanted - formula) < 1e-3
 
-    every(
-        [(n, p, rate) for n, p in (("bf16", 7), ("fp16", 10)) for rate in (1e-3, 1e-4, 1e-5)],
-        check,
-    )
-
 
 def test_more_is_lost_as_the_rate_falls_and_gains_near_one_lose_all():
     weight, u = some_weights()
 
-    def check(name):
+    for name in ["bf16", "fp16", "e4m3", "int8"]:
         storage = rounding.STORAGES[name]
         shares = []
         for rate in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-            wanted, lost, _, _ = updates.reach(storage, weight, -rate * u)
+            wanted, lost, _, _ = survive.reach(storage, weight, -rate * u)
             shares.append(lost / wanted)
         assert shares == sorted(shares)
-
-    every(["bf16", "fp16", "e4m3", "int8"], check)
     gains = 1 + 0.05 * torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    wanted, lost, _, _ = updates.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
+    wanted, lost, _, _ = survive.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
     assert lost / wanted > 0.99
 
 
@@ -75,7 +69,7 @@ def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
     weight, u = some_weights()
     storage = rounding.STORAGES["bf16"]
     delta = -1e-5 * u
-    _, _, arrived, whole = updates.reach(storage, weight, delta)
+    _, _, arrived, whole = survive.reach(storage, weight, delta)
     assert arrived / whole < 0.15
     stored = storage.nearest(weight)
     moved = storage.stochastic(stored + delta, torch.Generator().manual_seed(7)) - stored
@@ -110,13 +104,6 @@ def test_runs_keep_the_share_that_one_step_keeps():
     assert abs(run["int8 stochastic"]["d"]) < 0.003
 
 
-@pytest.mark.slow
-def test_gains_of_norms_never_move_at_a_usual_rate():
-    _, found = outcomes_of("underflow", "updates", lr=1e-3)
-    norms = [r for r in found.rows if r["part"] == "norms and biases"]
-    assert [r["lost"] > 0.99 for r in norms if r["stored"] == "bf16"] == [True]
-
-
 # --- terms without effect
 
 
@@ -132,17 +119,12 @@ def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
             optimizer.step()
         return float((weight.detach() != start).float().mean())
 
-    def check(rate, decay, share, foreach):
+    for rate, decay, share, foreach in [
+        (rate, decay, share, foreach)
+        for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
+        for foreach in (False, True)
+    ]:
         assert moved(rate, decay, foreach) == share
-
-    every(
-        [
-            (rate, decay, share, foreach)
-            for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
-            for foreach in (False, True)
-        ],
-        check,
-    )
 
 
 # --- second moments that cannot fall
@@ -181,16 +163,6 @@ def test_a_ratchet_is_told_with_what_follows_and_what_it_costs():
     judged, told = said(fp32=1.0, fp8=0.01)
     assert judged == ["falls", "falls too far"]
     assert "in fp32." in told
-
-
-@pytest.mark.slow
-def test_every_map_ratchets_as_the_table_says():
-    names = list(ratchet.MAPS)[1:]
-    long, short = ratios(0.999, 300, 2500, *names), ratios(0.95, 200, 400, *names)
-    assert all(long[name] > 5 for name in ("bf16", "8-bit", "fp8", "4-bit"))
-    assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
-    assert [short[name] for name in ("bf16", "8-bit")] == pytest.approx([1, 1], abs=0.02)
-    assert short["4-bit"] > 5
 
 
 # --- the three products
@@ -247,19 +219,14 @@ def test_products_lose_in_the_order_of_their_scales(monkeypatch):
     orders(matmul.conclude({}, outcomes).rows)
 
 
-@pytest.mark.slow
-def test_products_of_the_demo_lose_in_the_order_of_their_scales():
-    names = (*_SCHEMES, "fp8 tensor", "fp8 row")
-    _, found = outcomes_of("matmul", "schemes", "axis", schemes=names)
-    orders(found.rows)
-
-
 def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better(monkeypatch):
     """The remaining error of the mean is that of x, which is rounded to nearest: half of the
     squares; with G alone it goes to zero."""
     made_operands(monkeypatch)
-    monkeypatch.setattr(matmul, "subject_of", lambda *given: small_subject())
-    monkeypatch.setattr(matmul, "inner_linears", lambda net: ["2"])
+    monkeypatch.setattr(
+        "qtui_core.lab.experiments.matmul.subject_of", lambda *given: small_subject()
+    )
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul.inner_linears", lambda net: ["2"])
     rows = {row["scheme"]: row for row in matmul.means(None, "", unseen).rows}
     errors = {
         name: (*(rows[f"{name}, {of}"][key] for of in ("2", "G alone") for key in ("dw", "mean")),)
@@ -281,24 +248,14 @@ def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better(monke
 def test_errors_of_layers_add_up(monkeypatch):
     """In `nano`, which has few layers; what does not add up within a tenth is said."""
     subject = small_subject(batch=2, sequence=64)
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors.subject_of", lambda *given: subject)
-    found = layer_errors.layer_errors(None, "", "int8 row", unseen)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul.subject_of", lambda *given: subject)
+    found = matmul.layer_errors(None, "", "int8 row", unseen)
     summed = math.sqrt(sum(row["gradient"] ** 2 for row in found.rows))
     assert found.pictures[0].line[0] == (0.0, pytest.approx(summed))
     assert f"Under int8 row the gradient is {summed:.1%}"[:-3] in found.notes[0]
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors._ADDS_UP", 0.0)
-    found = layer_errors.layer_errors(None, "", "int8 row", unseen)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul._ADDS_UP", 0.0)
+    found = matmul.layer_errors(None, "", "int8 row", unseen)
     assert f"do not add up here ({summed:.3g} against " in found.notes[0]
-
-
-@pytest.mark.slow
-def test_errors_of_the_layers_of_the_demo_add_up(monkeypatch):
-    """Of another scheme than in `nano`, and of a quarter of the batch."""
-    task = replace(tasks.TASKS["prose"], batch=1)
-    subject = tasks.subject_of(task)
-    monkeypatch.setattr("qtui_core.lab.numerics.layer_errors.subject_of", lambda *given: subject)
-    found = layer_errors.layer_errors(None, "demo", "fp8 tensor", unseen)
-    assert found.notes[0].startswith("Under fp8 tensor the gradient is ")
 
 
 def apart(subject, recipe, steps, lr):
@@ -320,7 +277,7 @@ def test_a_millionth_on_the_weights_and_states_of_eight_bits_change_next_to_noth
                 name, model.named_parameters(), lr, (0.9, 0.95), lambda name, p: True
             )
         )
-        with libraries.eagerly():
+        with eagerly():
             assert apart(subject, recipe, 8, 3e-4) < most
 
     every([("bf16", 0.001), ("torchao 8-bit", 0.003), ("torchao 4-bit", 0.03)], check)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from every import every
 from lab_runs import little_held_out, made_run, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
@@ -55,7 +54,7 @@ def trains(names):
     count = sum(p.numel() for p in subject.fresh(0).parameters())
     body = [m.weight.shape for n, m in products.linears(subject.fresh(0)).items() if n != "lm_head"]
 
-    def check(name):
+    for name in names:
         told = []
         run = twins.train(subject, recipes.recipe_named(name, 1, told), **seeing)
         assert not run.diverged
@@ -70,8 +69,6 @@ def trains(names):
             stored -= sum(3 * rows * columns - 4 * rows for rows, columns in body)
         assert run.nbytes["weights"] == stored
         assert (run.nbytes["gradients"], run.nbytes["states"]) == (4 * count, 8 * count)
-
-    every(names, check)
 
 
 def test_each_kind_of_recipe_trains_and_says_what_it_converted():
@@ -141,18 +138,13 @@ def test_what_cannot_run_is_a_sentence():
     names = ["0"]
     net = torch.nn.Sequential(torch.nn.Linear(24, 24))
 
-    def check(name, error, words):
+    for name, error, words in [
+        ("fp8 flow", ModelError, "no linear layer that fp8 flow converts"),
+        ("float8 row", UsageError, "multiples of 16; 0 has 24 inputs"),
+    ]:
         with pytest.raises(error, match=words) as refused:
             recipes.recipe_named(name, 0, []).prepare(net)
         assert str(refused.value).endswith(".")
-
-    every(
-        [
-            ("fp8 flow", ModelError, "no linear layer that fp8 flow converts"),
-            ("float8 row", UsageError, "multiples of 16; 0 has 24 inputs"),
-        ],
-        check,
-    )
     assert recipes.patterns(names) == "* (1)"
 
 
@@ -185,7 +177,11 @@ def test_what_is_emulated_is_what_the_libraries_compute():
         for shape in ((64, 96), (64, 32), (32, 96))
     )
 
-    def check(recipe, scheme, apart):
+    for recipe, scheme, apart in [
+        ("mxfp8", "mxfp8", 0),
+        ("int8 mixed", "int8 row", 2e-3),
+        ("float8 tensor", "fp8 tensor e5m2", 1e-6),
+    ]:
         net = torch.nn.Sequential(torch.nn.Linear(96, 32, bias=False))
         net[0].weight.data.copy_(w)
         if recipe != "mxfp8":
@@ -197,15 +193,6 @@ def test_what_is_emulated_is_what_the_libraries_compute():
         ours = made.y(x, w), made.dx(g, w), made.dw(g, x)
         for one, other in zip(ours, (y.detach(), inputs.grad, net[0].weight.grad), strict=True):
             assert float((one - other).norm() / other.norm()) <= apart
-
-    every(
-        [
-            ("mxfp8", "mxfp8", 0),
-            ("int8 mixed", "int8 row", 2e-3),
-            ("float8 tensor", "fp8 tensor e5m2", 1e-6),
-        ],
-        check,
-    )
     wide = torch.randn(64, 128, generator=random).bfloat16()
     whole = nvfp4_tensor.per_tensor_amax_to_scale(wide.abs().amax())
     kept = nvfp4_tensor.NVFP4Tensor.to_nvfp4(wide, per_tensor_scale=whole)
@@ -258,27 +245,23 @@ def test_differences_are_judged_against_the_floor_and_cures_are_told():
     }
     assert found.verdict == (
         "With lr 0.0003, 6 steps, one seed: bf16 and fp8 flow scaled show no difference to fp32 "
-        "that this run can see; worse (what to use instead, at no byte more): fp8 flow by 0.02 "
-        "(fp8 flow scaled); better: int8 mixed by 0.01."
+        "that this run can see; worse: fp8 flow by 0.02 (fp8 flow scaled instead); better: int8 "
+        "mixed by 0.01."
     )
     alone = said(twin(nvfp4=0.02)).verdict
-    assert (
-        "worse (what to use instead, at no byte more): nvfp4 by 0.02 (try nvfp4 backward)." in alone
-    )
+    assert "worse: nvfp4 by 0.02 (try nvfp4 backward)." in alone
     timed = {row["recipe"]: row["seconds"] for row in found.rows}
     assert timed["fp8 flow"] is None
     assert timed["bf16"] == 0.1
 
 
 def test_no_cure_is_told_that_diverged_or_comes_no_nearer():
-    def check(outcomes, cured):
-        assert ("0.0004 (fp8 flow scaled)" in said(outcomes).verdict) == cured
-
     near, far = (twin(fp8_flow=4e-4, fp8_flow_scaled=d) for d in (1e-5, 6e-4))
     ill = dict(near)
     ill["fp8 flow scaled 0"] = made_run(3.0, float("nan"), diverged=2, first="w", held_after=None)
     drawn = far | {"fp8 flow scaled again 0": twin(it=3e-3)["it 0"]}  # whose floor hides it
-    every(((near, True), (far, False), (ill, False), (drawn, False)), check)
+    for outcomes, cured in ((near, True), (far, False), (ill, False), (drawn, False)):
+        assert ("0.0004 (fp8 flow scaled instead)" in said(outcomes).verdict) == cured
 
 
 def test_a_recipe_that_rounds_at_random_has_a_floor_of_its_own():

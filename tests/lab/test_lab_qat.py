@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from every import every
 from lab_runs import little_held_out, made_run, outcomes_of
 from lazy_imports import LazyImport
 
@@ -34,7 +33,7 @@ def test_weights_are_rounded_by_groups_and_clipped_ones_have_no_gradient():
     """The scale is absmax/(2^(b-1) - 0.5) on [-2^(b-1), 2^(b-1) - 1], in float64 by hand. The
     extremes are ties, which float32 may round to either side; no other value is clipped."""
 
-    def check(bits):
+    for bits in [2, 3, 4, 8]:
         linear = torch.nn.Linear(64, 4, bias=False)
         weight = linear.weight.detach().double().view(8, 32)
         net = qat.fake_quantized(torch.nn.Sequential(linear), bits, 32)
@@ -52,14 +51,12 @@ def test_weights_are_rounded_by_groups_and_clipped_ones_have_no_gradient():
         assert float((passed[sure] - 1).abs().max()) < 1e-5
         assert bool((ratio[passed == 0] > 2 ** (bits - 1) - 1).all())
 
-    every([2, 3, 4, 8], check)
-
 
 def test_qat_of_a_trained_layer_beats_ptq_of_it():
     """The fast form, at 2 bits: training in float32 does not change weights that are right
     already."""
 
-    def check(seed):
+    for seed in [0, 1, 2]:
         random = torch.Generator().manual_seed(seed)
         weight = torch.rand(16, 32, generator=random) - 0.5
         x = torch.randn(256, 32, generator=random) @ torch.randn(32, 32, generator=random)
@@ -77,8 +74,6 @@ def test_qat_of_a_trained_layer_beats_ptq_of_it():
             losses.append(float(loss.detach()))
             optimizer.step()
         assert losses[-1] < 0.95 * losses[0]
-
-    every([0, 1, 2], check)
 
 
 def test_what_cannot_be_quantized_is_a_sentence():
@@ -130,10 +125,8 @@ def test_ptq_is_told_to_be_ahead_only_of_what_is_seen_to_be_worse():
         ({"after": 0.8}, False),  # training did not harm float32
     )
 
-    def check(changed, ahead):
+    for changed, ahead in rows:
         assert ("stays ahead of both" in said(known(**(spoilt | changed))).verdict) == ahead
-
-    every(rows, check)
     nearly = said(known(ptq=1.0, control=0.9, null=0.90001, trained=0.8001)).verdict
     assert "(99% of PTQ's loss back)" in nearly
 

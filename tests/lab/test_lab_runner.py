@@ -19,7 +19,6 @@ from qtui_core.lab.results import JobDone
 
 torch = LazyImport("torch")
 comparison = LazyImport("qtui_core.lab.training.comparison")
-kernels = LazyImport("qtui_core.lab.numerics.kernels")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 runner = LazyImport("qtui_core.lab.runner")
 tasks = LazyImport("qtui_core.lab.training.tasks")
@@ -157,8 +156,8 @@ SMALL = (64, 64, 32)
 
 
 def test_kernels_are_right_or_not_timed(monkeypatch):
-    monkeypatch.setattr("qtui_core.lab.numerics.kernels._SHAPE", SMALL)
-    found = kernels.kernels(unseen)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul._SHAPE", SMALL)
+    found = matmul.kernels(unseen)
     *faults, _ = found.notes
     assert len(faults) + len(found.rows) == 4
     assert all(row["low"] <= row["speed"] * 1.0001 for row in found.rows)
@@ -168,7 +167,7 @@ def test_kernels_are_right_or_not_timed(monkeypatch):
 def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
     """A machine that becomes twice as slow in the middle changes no ratio, and a neighbour that
     disturbs one product shows in the spread."""
-    where, timed = "qtui_core.lab.numerics.kernels", []
+    where, timed = "qtui_core.lab.experiments.matmul", []
 
     def quick(x, w):
         return torch.ones(4, 16).to(torch.int8), torch.ones(8, 16).to(torch.int8), (), 1
@@ -184,7 +183,7 @@ def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
     for at, spread in ((0, (2, 2)), (10, (0.5, 2))):
         timed.clear()
         disturbed.add(at)
-        (row,) = kernels.kernels(unseen).rows
+        (row,) = matmul.kernels(unseen).rows
         assert (row["speed"], row["low"], row["high"]) == (2, *spread)
         assert timed == ["bf16", "k"] * 8
 
@@ -192,11 +191,11 @@ def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
 def test_a_kernel_that_is_wrong_or_missing_is_a_sentence(monkeypatch):
     import torch
 
-    monkeypatch.setattr("qtui_core.lab.numerics.kernels._SHAPE", SMALL)
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul._SHAPE", SMALL)
 
     def check(function, says):
         monkeypatch.setattr("torch._int_mm", function)
-        found = kernels.kernels(unseen)
+        found = matmul.kernels(unseen)
         assert says in found.notes[0]
         assert "torch._int_mm, int8 by rows" not in {row["scheme"] for row in found.rows}
 
@@ -276,10 +275,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_experiment_is_on_the_page_with_its_picture():
     page = (DOCS / "lab.md").read_text()
 
-    def check(row):
+    for row in EXPERIMENTS:
         assert f"## {row.question}" in page
         assert f"`qtui lab {row.name}`" in page
         assert f"](lab/{row.name}.svg)" in page
         ElementTree.parse(DOCS / "lab" / f"{row.name}.svg")
-
-    every(EXPERIMENTS, check)

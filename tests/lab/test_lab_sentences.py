@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from every import every
 from lab_runs import fits, made_run, trained, unseen
 from lazy_imports import LazyImport
 from told_truly import faults_of
@@ -12,7 +11,6 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 
 comparison = LazyImport("qtui_core.lab.training.comparison")
-layer_errors = LazyImport("qtui_core.lab.numerics.layer_errors")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 qat = LazyImport("qtui_core.lab.experiments.qat")
@@ -21,7 +19,7 @@ survive = LazyImport("qtui_core.lab.experiments.survive")
 tasks = LazyImport("qtui_core.lab.training.tasks")
 torch = LazyImport("torch")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
-updates = LazyImport("qtui_core.lab.training.updates")
+
 
 ILL = {"diverged": 3, "first": "a.weight", "held_after": None}
 
@@ -33,10 +31,10 @@ def concluded(experiment, outcomes, **given):
 
 def kept(tensor, share, matrix=True, stored="bf16", elements=64):
     """The same share at every rate that is tried below the last two, and all of it there."""
-    rates = len(updates.RATES)
+    rates = len(survive.RATES)
     shares = (share,) * (rates - 2) + (1.0, 1.0)
     lost = tuple(1 - s for s in shares)
-    return updates.UpdateShares(tensor, stored, matrix, elements, shares, lost, share, 1 - share)
+    return survive.UpdateShares(tensor, stored, matrix, elements, shares, lost, share, 1 - share)
 
 
 def update_of(share, lr=1e-5, **others):
@@ -61,13 +59,11 @@ def test_shares_are_shares():
         ("40 steps gained as much as fp32", trained(-0.01)),
     )
 
-    def check(words, run):
+    for words, run in cases:
         outcomes = {"updates": update_of(0.05), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
         found = concluded("underflow", outcomes | {"nearest 0": run}, lr=1e-5).verdict
         assert words in found
         assert not faults_of(found)
-
-    every(cases, check)
     nearly = concluded("underflow", {"updates": update_of(0.9999)}, lr=1e-5).verdict
     assert "keep 99% of each step" in nearly
 
@@ -149,16 +145,13 @@ def test_no_gap_is_seen_that_the_floor_hides():
 
 
 def test_a_model_and_a_text_of_its_own_are_refused_where_nano_makes_both():
-    def check(name, model, text):
+    for name, model, text in [
+        (n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))
+    ]:
         found = experiment_named(name)
         settings = found.settle({"task": "nano", "text": text})
         with pytest.raises(UsageError, match="--task nano makes its own model and text"):
             found.module().jobs(settings, model)
-
-    every(
-        [(n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))],
-        check,
-    )
 
 
 # --- qat
@@ -218,8 +211,8 @@ def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
 
 def test_layers_that_are_recommended_are_measured():
     errors, sizes = {"a": 0.3, "b": 0.1, "c": 0.1}, {"a": 10, "b": 100, "c": 100}
-    line, order = layer_errors.frontier(errors, sizes)
-    assert layer_errors.recommended(line, order) == ["a"]
+    line, order = matmul.frontier(errors, sizes)
+    assert matmul.recommended(line, order) == ["a"]
     assert line[1] == pytest.approx((10 / 210, (0.1**2 + 0.1**2) ** 0.5))
 
 
@@ -241,7 +234,7 @@ def survival(*shares, drawn=1.0, **given):
 
 def test_survival_is_that_of_the_worst_tensor_with_the_rate_that_would_do():
     """Norms are tensors too; a dead decay or second moment is told with its threshold, 2^-9."""
-    rate = f"{updates.RATES[-2]:.2g}"
+    rate = f"{survive.RATES[-2]:.2g}"
 
     def said(*shares, **given):
         return survival(*shares, **given).verdict
@@ -298,7 +291,7 @@ def test_both_experiments_judge_a_run_by_one_rule():
     other = survival(*shares, lr=1e-5, beta2=0.95).verdict
     assert "good enough" not in one
     assert "does not survive" in other
-    rate = f"{updates.RATES[-2]:.2g}"
+    rate = f"{survive.RATES[-2]:.2g}"
     assert f"90% of every tensor from lr {rate} on" in one
     assert f"From lr {rate} on every tensor keeps 90%" in other
     for said in (one, other):
@@ -313,7 +306,7 @@ def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
     weight[0, 1] = 448.0
     part = weight[2:].reshape(-1)
     ones = torch.ones(128)
-    at = {s: updates.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
+    at = {s: survive.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
     assert at["e4m3"].lost_here == 1.0  # under the smallest number, 2^-9, of a scale of 1
     assert at["fp16"].lost_here == 0.0
 
@@ -338,8 +331,8 @@ def survived(**settings):
 
 def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
     subject = tasks.subject_of(tasks.LabTask("nano", 1, 32, None, False))
-    whole = updates.wanted_updates(subject, unseen)
-    sample = updates.wanted_updates(subject, unseen, most=1000)
+    whole = survive.wanted_updates(subject, unseen)
+    sample = survive.wanted_updates(subject, unseen, most=1000)
     assert list(whole) == list(sample)
     for name, (weight, u) in sample.items():
         every = max(1, whole[name][0].numel() // 1000)
@@ -372,7 +365,7 @@ def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
     assert "does not survive" in said.verdict
     stored = [s for s in shares.shares if s.stored == "bf16"]
     kept = [min(at) for at in zip(*(s.kept for s in stored), strict=True)]
-    by_rate = dict(zip(updates.RATES, kept, strict=True))
+    by_rate = dict(zip(survive.RATES, kept, strict=True))
     enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
     assert f"From lr {enough:.2g} on every tensor keeps 90%." in said.verdict
     _, above = survived(lr=float(f"{enough:.2g}") * 1.05)

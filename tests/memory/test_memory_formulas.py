@@ -28,7 +28,7 @@ from qtui_core.memory.formulas.size import (
 from qtui_core.memory.formulas.terms import SLACK, Term
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.training.tracing.dimensions import Dimensions
+from qtui_core.training.tracing.tracker import Dimensions
 
 CONFIGS = Path(__file__).parent / "configs"
 SIZES = {"batch": 2, "sequence": 203, "lora_rank": 8}

@@ -25,7 +25,7 @@ Layer, two_layers = lazy_names("small_layers", "Layer", "two_layers")
 layer_kinds, place_in, stacks_of = lazy_names(
     "qtui_core.training.model.stacks", "layer_kinds", "place_in", "stacks_of"
 )
-watch_layers = LazyImport("qtui_core.training.tracing.places", "watch_layers")
+watch_layers = LazyImport("qtui_core.training.tracing.tracker", "watch_layers")
 Tracker = LazyImport("qtui_core.training.tracing.tracker", "Tracker")
 
 

@@ -34,7 +34,7 @@ from qtui_core.training.run.runnable import (
     targets_without_modules,
     unused_options,
 )
-from qtui_core.training.tracing.ledger import Ledger
+from qtui_core.training.tracing.tracker import Ledger
 
 
 def test_a_request_is_read() -> None:

@@ -23,7 +23,7 @@ AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM = lazy_names(
 loss_of_4_48, use_hidden_states = lazy_names(
     "qtui_core.training.model.losses", "loss_of_4_48", "use_hidden_states"
 )
-tiled_cross_entropy = LazyImport("qtui_core.training.model.tiled", "tiled_cross_entropy")
+tiled_cross_entropy = LazyImport("qtui_core.training.model.losses", "tiled_cross_entropy")
 
 
 @over("small", [False, True])
@@ -37,7 +37,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_whole(
 ) -> None:
     if small:  # several of tokens and of words, with a rest, folded by rows
         for name, size in (("TILE_TOKENS", 8), ("TILE_WORDS", 13), ("_FOLDED", 30)):
-            monkeypatch.setattr(f"qtui_core.training.model.tiled.{name}", size)
+            monkeypatch.setattr(f"qtui_core.training.model.losses.{name}", size)
     torch.manual_seed(1)
     head = nn.Linear(8, 50, bias=bias)
     hidden = torch.randn(2, 12, 8, requires_grad=True)
@@ -132,7 +132,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 from tests.support.recording_difference import peaks
-from qtui_core.training.model import tiled
+from qtui_core.training.model import losses as tiled
 from qtui_core.training.tracing.trace import record
 tiled._FOLDED = 1 << 12  # beside tiles as small as here 1 MiB of copies would count
 config, plans = json.load(sys.stdin)

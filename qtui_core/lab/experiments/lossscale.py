@@ -117,7 +117,6 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def _power(scale: float) -> str:
-    """A scale as text: as a power of two if it is one."""
     return f"2^{math.log2(scale):g}" if math.frexp(scale)[0] == 0.5 else f"{scale:g}"
 
 
@@ -255,7 +254,6 @@ def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
 
 
 def _needed(store: str, seen: LabGradients) -> str:
-    """Which scale to use, and what it improves."""
     best, name = seen.best(store), FORMATS[store].title
     if best is None:
         return "Every gradient is zero here, so there is nothing to scale."
@@ -272,7 +270,6 @@ def _needed(store: str, seen: LabGradients) -> str:
 
 
 def _fell(runs: Mapping[str, ScalerRun]) -> str:
-    """Why the scale fell in the runs."""
     own = {key: run for key, run in runs.items() if not run.spoilt}
     said = []
     if key := next((key for key, run in own.items() if run.upstream), None):
@@ -291,18 +288,10 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
         )
     if own and not said:
         said.append(f"GradScaler, {phrase(list(own))}, skipped no step.")
-    for run in runs.values():
-        if run.spoilt and run.upstream:
-            said.append(
-                f"A scale that never stops falling (here to {_power(run.scales[-1])}, on purpose) "
-                f"means NaN in the model."
-            )
     return " ".join(said)
 
 
 def _notes(store: str, seen: LabGradients) -> list[str]:
-    """How far off the weight gradient is, and which 8-bit format suits gradients better, each at
-    its best scale."""
     said = []
     errors = dict(zip(SCALES, seen.errors[store], strict=True))
     power = min(errors, key=errors.__getitem__)

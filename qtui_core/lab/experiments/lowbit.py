@@ -22,8 +22,8 @@ from qtui_core.lab.training.comparison import (
 )
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
 from qtui_core.lab.training.tasks import chosen_task
-from qtui_core.lab.training.twins import Recipe, TrainedRun
-from qtui_core.quantities import format_bytes, phrase
+from qtui_core.lab.training.twins import Recipe
+from qtui_core.quantities import phrase
 
 #: A model with three values per weight needs more steps than this before it can show that it falls
 #: behind.
@@ -149,19 +149,12 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, at: str) -> str:
     said = []
     if alike := seen.get("no difference"):
         show = "show" if alike[1:] else "shows"
-        words = [f"{name}{_less(name, runs)}" for name in alike]
-        said.append(f"{phrase(words)} {show} no difference to fp32 that this run can see")
+        said.append(f"{phrase(alike)} {show} no difference to fp32 that this run can see")
     if worse := seen.get("worse"):
         worst = sorted(worse, key=lambda name: -(runs.compared[name].difference or 0))
-        cures = {name: _cure(name, runs) for name in worst}
-        costs = {cost for _, cost in filter(None, cures.values())}
-        (cost,) = costs if len(costs) == 1 else ("",)
-        take = f" (what to use instead, at {cost})" if cost else ""
-        words = []
-        for name, cure in cures.items():
-            price = "" if cure is None or cost else f", {cure[1]}"
-            words.append(_by(name, runs) + ("" if cure is None else f" ({cure[0]}{price})"))
-        said.append(f"worse{take}: {', '.join(words)}")
+        said.append(
+            f"worse: {', '.join(f'{_by(name, runs)}{_cure(name, runs)}' for name in worst)}"
+        )
     if better := seen.get("better"):
         said.append(f"better: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
@@ -172,36 +165,15 @@ def _by(name: str, runs: LabComparison) -> str:
     return f"{name} by {abs(runs.compared[name].difference or 0):.2g}"
 
 
-def _cure(name: str, runs: LabComparison) -> tuple[str, str] | None:
-    """The recipe to use instead, and what it costs: one that came nearer, or was not run ("try
-    ..."); None without one."""
+def _cure(name: str, runs: LabComparison) -> str:
+    """In brackets the recipe to use instead: one that came nearer, or was not run ("try ...")."""
     instead = RECIPES[name].cure
     here, cure = runs.compared[name], runs.compared.get(instead)
     if not instead:
-        return None
-    if cure is None:
-        twin = runs.first(TWIN)
-        whole = here.runs[0] if instead.startswith("int8 weights") or twin is None else twin
-        return f"try {instead}", _more(whole, here.runs[0])
-    if cure.diverged or cure.difference is None or here.difference is None:
-        return None
-    if cure.difference > here.difference / (2 if runs.seen(instead) == "worse" else 1):
-        return None
-    return instead, _more(cure.runs[0], here.runs[0])
-
-
-def _more(cure: TrainedRun, here: TrainedRun) -> str:
-    more = _stored(cure) - _stored(here)
-    return "no byte more" if more <= 0 else f"{format_bytes(more)} more"
-
-
-def _stored(run: TrainedRun | None) -> int:
-    return sum(run.nbytes.get(part, 0) for part in _PARTS) if run is not None else 0
-
-
-def _less(name: str, runs: LabComparison) -> str:
-    """In brackets what a recipe stores between steps, if that is less than float32 does."""
-    here, whole = _stored(runs.compared[name].runs[0]), _stored(runs.first(TWIN))
-    if not 0 < here < 0.99 * whole:
         return ""
-    return f" ({format_bytes(here)} stored, fp32 {format_bytes(whole)})"
+    if cure is None:
+        return f" (try {instead})"
+    if cure.diverged or cure.difference is None or here.difference is None:
+        return ""
+    nearer = cure.difference <= here.difference / (2 if runs.seen(instead) == "worse" else 1)
+    return f" ({instead} instead)" if nearer else ""

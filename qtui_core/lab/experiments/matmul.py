@@ -1,13 +1,15 @@
 """What low precision does to the three products of a linear layer, and why each product needs
-scales along its own axis.
+scales along its own axis; which layers should stay in high precision; and what kernels of this CPU
+are worth.
 
 Errors are relative, in the Frobenius norm, to float64. The operands are real activations, weights
-and gradients of every linear layer except the output head.
+and gradients of every linear layer except the output head. Emulated products are never timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
@@ -16,20 +18,34 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.numerics.kernels import kernels
-from qtui_core.lab.numerics.layer_errors import layer_errors
 from qtui_core.lab.numerics.products import (
     NVFP4_PARTS,
     SCHEMES,
     check_finite,
+    gradients_of,
     gradients_seen,
     inner_linears,
+    is_head,
     layer_of,
+    linears,
+    quantized,
     relative,
 )
 from qtui_core.lab.numerics.rounding import EXACT, Operand
-from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, MatrixProduct, See, findings
+from qtui_core.lab.results import (
+    Cell,
+    Findings,
+    Heat,
+    Job,
+    LabColumn,
+    LabFrontier,
+    MatrixProduct,
+    Point,
+    See,
+    findings,
+)
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
+from qtui_core.training.measuring.rates import seconds_of
 
 PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
 _AXES: Final = (
@@ -146,7 +162,6 @@ def outliers(text: str | None, model: str, see: See) -> Findings:
 def _by_scheme(
     names: Sequence[str], operands: list[LayerOperands], see: See
 ) -> dict[str, list[Errors]]:
-    """The errors of each layer by scheme."""
     exact = [part.exact() for part in operands]
     found: dict[str, list[Errors]] = {}
     for number, name in enumerate(names):
@@ -274,3 +289,204 @@ def _one_and_mean(make: Callable[[], torch.Tensor], exact: torch.Tensor) -> tupl
         total += made
         ones.append(relative(made, exact))
     return fmean(ones), relative(total / DRAWS, exact)
+
+
+#: The recommended choice of layers reduces the error to this share of that with all layers
+#: quantized.
+_GOAL: Final = 2 / 3
+#: The layers' errors add up if they are within this share of the error of all at once.
+_ADDS_UP: Final = 0.1
+
+
+def layer_errors(text: str | None, model: str, scheme: str, see: See) -> Findings:
+    """The errors of one scheme, the head included: a row for each layer, the worst first; the
+    frontier with the published rules beside it; and which layers to leave.
+
+    e_l = |g_q(l) - g| / |g| over all parameters, where only the three products of linear layer l
+    are quantized. The squares nearly add up, so leaving a set of layers unquantized saves about the
+    sum of its e_l²: a knapsack problem in which a layer costs its parameters.
+    """
+    subject = subject_of(TASKS["prose"], model, text)
+    net = subject.start()
+    sizes = {name: module.weight.numel() for name, module in linears(net).items()}
+    batch = next(subject.batches(0))
+    exact, _ = gradients_of(net, batch)
+    errors: dict[str, float] = {}
+
+    def error(names: Collection[str]) -> float:
+        see(len(errors), len(sizes) + 5, None)
+        random = torch.Generator().manual_seed(0)
+        with quantized(net, dict.fromkeys(names, SCHEMES[scheme]), random):
+            made, _ = gradients_of(net, batch)
+        return relative(made, exact)
+
+    def without(left: Collection[str]) -> tuple[float, float]:
+        """(The share of the weights in these layers, the error that remains without them.)"""
+        share = sum(sizes[name] for name in left) / sum(sizes.values())
+        return share, error(sizes.keys() - left)
+
+    for name in sizes:
+        errors[name] = error([name])
+    rules = {rule: without(left) for rule, left in _rules(list(sizes)).items()}
+    line, order = frontier(errors, sizes)
+    rows = [
+        {"scheme": f"{scheme} in {name} alone", "gradient": off}
+        for name, off in sorted(errors.items(), key=lambda one: -one[1])
+    ]
+    picture = LabFrontier(
+        f"error of the gradient under {scheme}, against what is left out",
+        "share of the weights in high precision",
+        "relative error",
+        tuple(line),
+        tuple(Point(rule, *place) for rule, place in rules.items()),
+    )
+    left = recommended(line, order)
+    said = _sentence(scheme, error(sizes), line[0][1], left, without(left))
+    return findings((), rows, [picture], notes=[said])
+
+
+def _rules(names: Sequence[str]) -> dict[str, set[str]]:
+    """The layers that published rules leave in high precision, by the name of the rule."""
+    head = {name for name in names if is_head(name)}
+    numbers = [n for name in names if (n := layer_of(name)) is not None]
+    found = {"the head": head}
+    for which, end in (("first", min), ("last", max)) if numbers else ():
+        block = {name for name in names if layer_of(name) == end(numbers)}
+        found[f"head and {which} block"] = head | block
+    return {rule: left for rule, left in found.items() if left}
+
+
+def frontier(
+    errors: Mapping[str, float], sizes: Mapping[str, int]
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """The points (share of the weights in high precision, error that remains) if the layers are
+    left unquantized one after the other, and the layers in that order: those that remove most error
+    per weight come first."""
+    order = sorted(errors, key=lambda name: -(errors[name] ** 2) / max(1, sizes[name]))
+    left, squares = 0, sum(e * e for e in errors.values())
+    line = [(0.0, math.sqrt(squares))]
+    for name in order:
+        left += sizes[name]
+        squares -= errors[name] ** 2
+        line.append((left / sum(sizes.values()), math.sqrt(max(0.0, squares))))
+    return line, order
+
+
+def recommended(line: Sequence[tuple[float, float]], order: Sequence[str]) -> Sequence[str]:
+    """The fewest layers of a frontier that reduce the error to _GOAL of it."""
+    return order[
+        : next((i for i, (_, e) in enumerate(line) if e <= _GOAL * line[0][1]), len(order))
+    ]
+
+
+def _sentence(
+    scheme: str, whole: float, summed: float, left: Sequence[str], place: tuple[float, float]
+) -> str:
+    if not whole:
+        return f"{scheme} changes no gradient here, so every layer can be quantized."
+    if abs(summed / whole - 1) > _ADDS_UP:
+        return (
+            f"Under {scheme} the layers' errors do not add up here ({summed:.3g} against "
+            f"{whole:.3g} all at once), so this run cannot say which to leave."
+        )
+    names = ", ".join(left) if len(left) <= 3 else f"{len(left)} layers ({left[0]} first)"
+    return (
+        f"Under {scheme} the gradient is {whole:.2%} off; with {names} in high precision "
+        f"({place[0]:.1%} of the weights) it is {place[1]:.2%}."
+    )
+
+
+#: Tokens, inputs and outputs of the timed product, and how often it is timed.
+_SHAPE: Final = (512, 1024, 1024)
+_TIMES: Final = 7
+#: The largest allowed relative error of kernels with BF16 output.
+_BF16: Final = 2.0**-7
+#: Elements of a block of MX.
+_BLOCK: Final = 32
+_TIMED: Final = (
+    "Errors are of emulated products, which are not timed. A speed is that of a kernel of this CPU "
+    "on a product alone, without the rounding before it: the best of seven, and the least and the "
+    "most of seven pairs, which a busy machine drives apart."
+)
+#: Codes `[tokens, inputs]` and `[outputs, inputs]`, the scales that the kernel takes, and what the
+#: product of the codes is multiplied by.
+Operands = tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]
+
+
+def kernels(see: See) -> Findings:
+    """A row for each kernel that runs and is right, with its speed over that of BF16, the product
+    alone: the best of seven over the best of seven, timed in turn. `low` and `high` are those of
+    two products timed one after the other, which are far apart on a busy machine."""
+    tokens, inputs, outputs = _SHAPE
+    random = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(n, inputs, generator=random) for n in (tokens, outputs))
+    rows: list[dict[str, Cell]] = []
+    faults = []
+    for number, name in enumerate(_KERNELS):
+        see(number, len(_KERNELS), None)
+        try:
+            rows.append({"scheme": name, **_timed(name, x, w)})
+        except _WrongProduct as error:
+            faults.append(f"{name} is wrong here: its product is {error} off.")
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            faults.append(f"{name} does not run here: {first}.")
+    return findings((), rows, notes=[*faults, _TIMED])
+
+
+class _WrongProduct(Exception):
+    """The product of a kernel is off by this."""
+
+
+def _timed(name: str, x: torch.Tensor, w: torch.Tensor) -> dict[str, Cell]:
+    make, bound = _KERNELS[name]
+    a, b, scales, times = make(x, w)
+    run: Callable[[], torch.Tensor] = partial(torch._int_mm, a, b.T)
+    if scales:
+        run = partial(torch._scaled_mm, a, b.T, scales[0], scales[1], out_dtype=torch.bfloat16)
+    off = relative(run(), a.double() @ b.double().T * times)
+    if not off <= bound:
+        raise _WrongProduct(f"{off:.2g}")
+    plain = partial(torch.matmul, x.bfloat16(), w.bfloat16().T)
+    pairs = [(seconds_of(plain), seconds_of(run)) for _ in range(_TIMES + 1)][1:]  # one to warm up
+    ratios = [one / other for one, other in pairs]
+    best, own = map(min, zip(*pairs, strict=True))
+    return {"speed": best / own, "low": min(ratios), "high": max(ratios)}
+
+
+def _integers(x: torch.Tensor, w: torch.Tensor) -> Operands:
+    a, b = ((m * (127 / m.abs().amax(1, keepdim=True))).round().to(torch.int8) for m in (x, w))
+    return a, b, (), 1
+
+
+def _rows(x: torch.Tensor, w: torch.Tensor) -> Operands:
+    ratios = [448 / m.abs().amax(1, keepdim=True) for m in (x, w)]
+    a, b = ((m * r).to(torch.float8_e4m3fn) for m, r in zip((x, w), ratios, strict=True))
+    one, other = (1 / r for r in ratios)
+    return a, b, (one, other.T), one.double() * other.T
+
+
+def _tensors(x: torch.Tensor, w: torch.Tensor) -> Operands:
+    """dX, with the gradient in E5M2 and the weight in E4M3."""
+    scale = x.abs().amax() / 57344
+    return (
+        (x / scale).to(torch.float8_e5m2),
+        w.to(torch.float8_e4m3fn),
+        (scale, torch.ones(())),
+        scale,
+    )
+
+
+def _blocks(x: torch.Tensor, w: torch.Tensor) -> Operands:
+    """MXFP8, with all scales 1."""
+    ones = [torch.ones(len(m), m.shape[1] // _BLOCK).to(torch.float8_e8m0fnu) for m in (x, w)]
+    return x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), tuple(ones), 1
+
+
+#: Kernels, and the largest relative error of their products.
+_KERNELS: Final[dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Operands], float]]] = {
+    "torch._int_mm, int8 by rows": (_integers, 0.0),
+    "torch._scaled_mm, E4M3 by rows": (_rows, _BF16),
+    "torch._scaled_mm, E5M2 and E4M3 by tensors": (_tensors, _BF16),
+    "torch._scaled_mm, MXFP8": (_blocks, _BF16),
+}

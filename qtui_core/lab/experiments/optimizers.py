@@ -1,6 +1,6 @@
 """What do low-bit optimizer states do to learning, and to parameters that have no gradient?
 
-The optimizers are those of their libraries. Each is compared with AdamW in float32 on the same
+The optimizers are those of their  Each is compared with AdamW in float32 on the same
 batches. Four things are read off after a run: the bytes of the states, how many of their codes are
 used, how the next update changes if the moments pass once through the stored format, and whether
 parameters move that never had a gradient.
@@ -8,29 +8,35 @@ parameters move that never had a gradient.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import torch
 
+from qtui_core.errors import UsageError
+from qtui_core.extras import MissingLibrary, importing
+from qtui_core.lab.experiments.survive import EPSILON
 from qtui_core.lab.experiments.underflow import group_of
+from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.numerics.state_maps import BLOCKS, map_named, ratchets
 from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, findings
-from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import (
     TWIN,
     LabComparison,
     TrainedComparison,
     steps_counted,
 )
+from qtui_core.lab.training.recipes import eagerly
 from qtui_core.lab.training.tasks import TASKS, LabSubject, loss_of
 from qtui_core.lab.training.twins import Recipe, TrainedRun, null
-from qtui_core.lab.training.updates import EPSILON
 from qtui_core.quantities import phrase
+from qtui_core.training.model.optimizers import optimizer_tensors, shared_tables
 
 #: Seconds that a step of the demo takes on one thread.
 _SECONDS: Final = {
@@ -43,9 +49,6 @@ _OTHER: Final = "muon"
 _SMALL: Final = 4096
 #: Maps through which optimizers store their moments; these maps are emulated for one pass.
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
-#: It is reported if the error of the update in the embedding is more than this many times that in
-#: the matrices.
-_FARTHER: Final = 3.0
 _UNCOMPILED: Final = "torchao's optimizers ran without compiling, which costs them time."
 #: Facts of a run that are cells of its row.
 _READ_OFF: Final = ("each", "entropy_m", "entropy_v", "unused_v", "drifted", "drift")
@@ -98,24 +101,24 @@ def recipe_of(name: str, seed: int, subject: LabSubject | None = None) -> Recipe
     def takes(name: str, parameter: torch.nn.Parameter) -> bool:
         return group_of(name, parameter) == "matrices"
 
-    def make(net: Any, rate: float) -> Any:
-        return libraries.make(name, net.named_parameters(), rate, betas, takes)
+    def optimizer_of(net: Any, rate: float) -> Any:
+        return make(name, net.named_parameters(), rate, betas, takes)
 
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         facts: dict[str, float] = {}
-        for moment, counts in libraries.codes_of(optimizer).items():
-            facts[f"entropy_{moment}"] = libraries.entropy(counts)
+        for moment, counts in codes_of(optimizer).items():
+            facts[f"entropy_{moment}"] = entropy(counts)
             facts[f"unused_{moment}"] = float((counts == 0).sum())
-        facts["drifted"], facts["drift"] = libraries.drift(name)
+        facts["drifted"], facts["drift"] = drift(name)
         if subject is not None:
             facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), betas)
-        states = libraries.state_bytes(name, optimizer, net.named_parameters())
+        states = state_bytes(name, optimizer, net.named_parameters())
         facts["each"] = states / sum(p.numel() for p in net.parameters() if p.requires_grad)
         notes = (_UNCOMPILED,) if torchao else ()
         return replace(run, nbytes={**run.nbytes, "states": states}, facts=facts, notes=notes)
 
-    around = libraries.eagerly if torchao else nullcontext
-    return Recipe(optimizer=make, around=around, ended=ended)
+    around = eagerly if torchao else nullcontext
+    return Recipe(optimizer=optimizer_of, around=around, ended=ended)
 
 
 def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[str, float]:
@@ -123,10 +126,8 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
     |u' - u| / |u| by part of the model, and the share of second moments that the map makes zero."""
     loss_of(net, ids).backward()
     sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    parameters: Counter[str] = Counter()
     for name, parameter in net.named_parameters():
         state, part = optimizer.state.get(parameter), group_of(name, parameter)
-        parameters[part] += parameter.numel()
         if not state or parameter.grad is None:
             continue
         g, step = parameter.grad.reshape(-1), float(state["step"]) + 1
@@ -145,7 +146,7 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
             for group in ("all", part):
                 for what, found in of_map.items():
                     sums[kind, group, what] += found
-    facts: dict[str, float] = {f"parameters {part}": n for part, n in parameters.items()}
+    facts: dict[str, float] = {}
     for kind, group in {(kind, group): None for kind, group, _ in sums}:
         off, norm, gone, there = (sums[kind, group, at] for at in ("off", "norm", "gone", "there"))
         facts |= {f"pass {kind} {group}": (off / norm) ** 0.5} if norm else {}
@@ -219,7 +220,6 @@ def _passed(name: str, twin: TrainedRun | None) -> dict[str, Cell]:
 
 
 def _parts_heat(twin: TrainedRun | None) -> Heat | None:
-    """The error of an update by map and part of the model."""
     facts = {} if twin is None else twin.facts
     maps = tuple(kind for kind in _MAPS if f"pass {kind} all" in facts)
     values = tuple(tuple(facts.get(f"pass {m} {group}") for group in _GROUPS) for m in maps)
@@ -248,29 +248,7 @@ def _verdict(
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
         said.append(f"{phrase(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
-    verdict = f"{'; '.join(said)}." if said else ""
-    return f"{verdict} {_of_embedding(runs, rows)}".strip() if found else ""
-
-
-def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
-    """Whether the update of the embedding, whose gradients are rare, is worse than that of the
-    matrices."""
-    twin = runs.first(TWIN)
-    tried = {str(row["states"]).split()[-1] for row in rows}
-    for kind in ("8-bit", "fp8"):
-        if twin is None or kind not in tried:
-            continue
-        inner, outer, zero = (
-            twin.facts.get(key, 0.0)
-            for key in (f"pass {kind} matrices", f"pass {kind} embedding", f"zero {kind} embedding")
-        )
-        if outer > _FARTHER * inner > 0 and zero:
-            cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / BLOCKS[kind])))
-            return (
-                f"In {kind} the embedding's next update is {outer:.0%} off (matrices "
-                f"{inner:.1%}); its states in fp32 would take {cost:,} bytes more."
-            )
-    return ""
+    return f"{'; '.join(said)}." if said else ""
 
 
 def _notes(rows: Sequence[Mapping[str, Cell]], outcomes: Mapping[str, Any]) -> Iterator[str]:
@@ -287,3 +265,133 @@ def _notes(rows: Sequence[Mapping[str, Cell]], outcomes: Mapping[str, Any]) -> I
         )
     runs = (run for run in outcomes.values() if isinstance(run, TrainedRun))
     yield from dict.fromkeys(note for run in runs for note in run.notes)
+
+
+Named = Iterable[tuple[str, torch.nn.Parameter]]
+#: Whether Muon takes a parameter, by its name.
+Takes = Callable[[str, torch.nn.Parameter], bool]
+#: The test for drift: elements whose gradient is zero, elements whose gradient is not, steps, and
+#: the learning rate.
+_UNTOUCHED: Final = 8192
+_STEPS: Final = 100
+_RATE: Final = 1e-3
+
+
+class BothOptimizers:
+    """Two optimizers as one. Each steps over its own parameters."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self._parts = parts
+        self.param_groups = [group for part in parts for group in part.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        return dict(chain.from_iterable(part.state.items() for part in self._parts))
+
+    def step(self) -> None:
+        for part in self._parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self._parts:
+            part.zero_grad(set_to_none)
+
+
+def make(name: str, named: Named, lr: float, betas: tuple[float, float], takes: Takes) -> Any:
+    """The optimizer of that name over named parameters, without weight decay. Raises MissingLibrary
+    if its library is not installed or no longer has it."""
+    listed = [(each, p) for each, p in named if p.requires_grad]
+    trained = [p for _, p in listed]
+    settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": EPSILON, "weight_decay": 0.0}
+    match name:
+        case "fp32" | "bf16":
+            optimizer = torch.optim.AdamW(trained, **settings)
+            if name == "bf16":
+                optimizer.register_step_post_hook(_round_states)
+            return optimizer
+        case "bitsandbytes 8-bit":
+            with importing("AdamW8bit", "bitsandbytes"):
+                from bitsandbytes.optim import AdamW8bit
+            return AdamW8bit(trained, **settings)
+        case "torchao 8-bit" | "torchao fp8" | "torchao 4-bit":
+            with importing("An optimizer of low-bit states", "torchao"):
+                from torchao.optim import AdamW4bit, AdamW8bit, AdamWFp8
+            kinds = {"8-bit": AdamW8bit, "fp8": AdamWFp8, "4-bit": AdamW4bit}
+            return kinds[name.removeprefix("torchao ")](trained, **settings)
+        case "muon":
+            if not hasattr(torch.optim, "Muon"):
+                raise MissingLibrary(
+                    f"Muon came with PyTorch 2.9 and this is {torch.__version__}: "
+                    f"pip install -U torch."
+                )
+            matrices = [p for each, p in listed if p.dim() == 2 and takes(each, p)]
+            if not matrices:
+                raise UsageError("Muon takes matrices alone, and the model has none.")
+            chosen = set(map(id, matrices))
+            muon = torch.optim.Muon(
+                matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            )
+            rest = [p for p in trained if id(p) not in chosen]
+            return BothOptimizers(muon, torch.optim.AdamW(rest, **settings)) if rest else muon
+    raise UsageError(f"There is no optimizer {name!r}.")
+
+
+def _round_states(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
+    """Rounds the moments to BF16 after a step; they remain float32 tensors."""
+    for state in optimizer.state.values():
+        for key in ("exp_avg", "exp_avg_sq"):
+            state[key].copy_(STORAGES["bf16"].nearest(state[key]))
+
+
+def state_bytes(name: str, optimizer: Any, named: Named) -> int:
+    """The bytes of the states, without the tables of levels: codes and scales, or numbers of four
+    bytes. Where BF16 is emulated in float32, two bytes are counted."""
+    tables = {each for each, _ in shared_tables(optimizer)}
+    found = sum(
+        tensor.numel() * tensor.element_size()
+        for each, tensor in optimizer_tensors(optimizer, named)
+        if each not in tables and not each.endswith(".qmap")
+    )
+    return found // 2 if name == "bf16" else found
+
+
+def codes_of(optimizer: Any) -> dict[str, torch.Tensor]:
+    """How often each code occurs in "m" and "v": int64 counts `[2^bits]`. Empty for states that are
+    not codes."""
+    found: dict[str, list[torch.Tensor]] = {}
+    bits = 8
+    for state in optimizer.state.values():
+        for moment, keys in (("m", ("exp_avg", "state1")), ("v", ("exp_avg_sq", "state2"))):
+            held = next((state[key] for key in keys if key in state), None)
+            codes: Any = getattr(held, "codes", held)
+            if held is None or codes.element_size() != 1:
+                continue
+            flat = codes.view(torch.uint8).reshape(-1)
+            if codes.numel() * 2 == held.numel():  # two 4-bit codes in a byte
+                flat, bits = torch.cat([flat >> 4, flat & 15]), 4
+            found.setdefault(moment, []).append(torch.bincount(flat, minlength=2**bits))
+    return {moment: torch.stack(counts).sum(0) for moment, counts in found.items()}
+
+
+def entropy(counts: torch.Tensor) -> float:
+    """The entropy of codes with these counts, in bits."""
+    share = counts[counts > 0].double() / counts.sum()
+    return float(-(share * share.log2()).sum())
+
+
+def drift(name: str) -> tuple[float, float]:
+    """The share of parameters that moved in a hundred steps at a rate of 0.001 although their
+    gradient was always zero, and how far the farthest one moved. Each of them shares a block with
+    parameters that have a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(2 * _UNTOUCHED // 128, 128, generator=generator) * 0.02
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = make(name, [("matrix", parameter)], _RATE, (0.9, 0.95), lambda name, p: True)
+    touched = torch.arange(start.numel()).view_as(start) % 2 == 1
+    for _ in range(_STEPS):
+        noise = torch.randn(start.shape, generator=generator) * 1e-3
+        parameter.grad = noise * touched
+        optimizer.step()
+    moved = (parameter.detach() - start)[~touched].abs()
+    most = float(moved.max())
+    return (float((moved > 0).double().mean()), most) if math.isfinite(most) else (1.0, math.inf)

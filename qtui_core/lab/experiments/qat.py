@@ -242,7 +242,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _bars(widths: Sequence[_Width], start: Untouched) -> LabBars:
-    """Three bars a width: what each way loses against float32 as it is."""
     groups = []
     for width in sorted(widths, key=lambda width: width.bits):
         back = width.recovered
@@ -287,7 +286,6 @@ def _verdict(settings: Mapping[str, Any], widths: Sequence[_Width]) -> str:
 
 
 def _said(known: Sequence[_Width]) -> Iterator[str]:
-    """How each width compares, and those that show no difference together."""
     for width in known:
         if width.diverged:
             yield f"at {width.bits} bits {width.diverged}, so take a lower --lr"

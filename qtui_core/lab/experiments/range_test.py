@@ -251,28 +251,4 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison) -> str:
         if (gap := gaps[learn]) is not None and gap > tolerance:
             learns += f", which are {gap:.2g} nats behind"
     at = f"At lr {settings['lr']:g}, {steps_counted(settings)} and {runs.counted}"
-    return f"{at}, {matches}; {learns}.{_cycle(settings, runs, match)}"
-
-
-def _cycle(settings: Mapping[str, Any], runs: LabComparison, match: int | None) -> str:
-    """The best cycle beside the static width that costs no more than it, or that matches."""
-    held = {n: runs.held(f"cycle {n}") for n in settings["periods"]}
-    known = {n: loss for n, loss in held.items() if loss is not None}
-    if not known:
-        return ""
-    best = min(known, key=known.__getitem__)
-    cost = runs.compared[f"cycle {best}"].runs[0].facts["operations"]
-    rivals = [b for b in settings["bits"] if b * b / WIDEST**2 <= cost]
-    static = max(rivals, default=match)
-    if static is None or (beside := runs.held(f"{static} bits")) is None:
-        return ""
-    times = "one period" if best == 1 else f"{best} periods"
-    apart = known[best] - beside
-    wins = "shows no difference that this run can see"
-    if runs.clears(apart):
-        wins = f"ends {abs(apart):.2g} nats {'behind' if apart > 0 else 'ahead'}"
-    return (
-        f" The best cycle ({settings['low']} to {settings['high']} bits in {times}, {cost:.0%} of "
-        f"the bit operations of 8 bits) {wins} beside a fixed {static} bits "
-        f"({static * static / WIDEST**2:.0%})."
-    )
+    return f"{at}, {matches}; {learns}."

@@ -17,6 +17,7 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.catalog import STORED
+from qtui_core.lab.experiments import survive
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
 from qtui_core.lab.numerics.walks import check_decay, grown_scales, one_weight, terms
 from qtui_core.lab.results import (
@@ -29,7 +30,6 @@ from qtui_core.lab.results import (
     See,
     findings,
 )
-from qtui_core.lab.training import updates
 from qtui_core.lab.training.comparison import LabComparison, TrainedComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, stored_weights
@@ -70,7 +70,7 @@ class Updates:
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
-    shares: tuple[updates.UpdateShares, ...] = ()
+    shares: tuple[survive.UpdateShares, ...] = ()
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -101,20 +101,20 @@ def kept_by(settings: Mapping[str, Any], model: str, see: See) -> Updates:
     tensor in the format `store`."""
     subject = subject_of(TASKS["prose"], model, settings["text"])
     lr, store = settings["lr"], settings["store"]
-    wanted = updates.wanted_updates(subject, see)
+    wanted = survive.wanted_updates(subject, see)
     reaches = []
     for stored in STORED:
         for rate in sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True):
-            groups: dict[str, list[updates.Sums]] = {}
+            groups: dict[str, list[survive.Sums]] = {}
             for name, (weight, u) in wanted.items():
-                sums = updates.reach(STORAGES[stored], weight, -rate * u)
+                sums = survive.reach(STORAGES[stored], weight, -rate * u)
                 for group in ("all", group_of(name, weight)) if rate == lr else ("all",):
                     groups.setdefault(group, []).append(sums)
             for group, parts in groups.items():
                 elements, lost, kept, due = (sum(column) for column in zip(*parts, strict=True))
                 lost, kept = lost / (elements or 1), kept / (due or 1)
                 reaches.append(Reach(stored, rate, group, lost, kept, int(elements)))
-    shares = tuple(updates.shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
+    shares = tuple(survive.shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
     return Updates(tuple(reaches), _plane(wanted, lr), shares)
 
 
@@ -194,10 +194,10 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
-    said = f"At lr {lr:g} {name} weights keep {updates.kept_text(here.kept)} of each step"
-    short = updates.too_little(found.shares)
-    if short and here.kept > updates.ENOUGH:
-        said += f", but {updates.kept_words(short)}"
+    said = f"At lr {lr:g} {name} weights keep {survive.kept_text(here.kept)} of each step"
+    short = survive.too_little(found.shares)
+    if short and here.kept > survive.ENOUGH:
+        said += f", but {survive.kept_words(short)}"
     if runs.broken:
         return f"{said}. {runs.broken}"
     gain = runs.share_of_gain("nearest")
@@ -205,7 +205,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     how = None if nearest is None else runs.seen("nearest")
     if nearest is not None and how == "diverged":
         said += f", and the run with these weights diverged, {nearest.diverged}"
-    elif nearest is not None and how == "worse" and (gain is None or gain > updates.ENOUGH):
+    elif nearest is not None and how == "worse" and (gain is None or gain > survive.ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
         said += (
             f", but after {steps_counted(settings)} their training loss is "
@@ -218,16 +218,15 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     drawn = runs.share_of_gain("stochastic")
     if drawn is None and "stochastic" in runs.compared:
         drawn = float(runs.seen("stochastic") in ("no difference", "better"))
-    said = f"{said}; {updates.cures_of(found.shares, short, store, drawn)} would help."
+    said = f"{said}; {survive.cures_of(found.shares, short, store, drawn)} would help."
     if not short:
         return said
-    least = updates.enough_from(found.shares)
-    rates = f"at no lr up to {updates.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
-    return f"{said} {name} alone keeps {updates.ENOUGH:.0%} of every tensor {rates}."
+    least = survive.enough_from(found.shares)
+    rates = f"at no lr up to {survive.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
+    return f"{said} {name} alone keeps {survive.ENOUGH:.0%} of every tensor {rates}."
 
 
 def _of_gain(share: float) -> str:
-    """What a run has of its twin's gain, which may be nothing, or more than it."""
     if share < 0.005:
         return "kept nothing of what fp32 gained"
     return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"

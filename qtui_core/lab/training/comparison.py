@@ -326,7 +326,6 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def _error(values: Sequence[float]) -> float | None:
-    """The standard error of a mean; None of one value."""
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 

@@ -27,7 +27,6 @@ from qtui_core.lab.numerics.products import (
     is_head,
     linears,
 )
-from qtui_core.lab.training.optimizers import eagerly
 from qtui_core.lab.training.tasks import TASKS
 from qtui_core.lab.training.twins import Recipe
 
@@ -140,6 +139,14 @@ def _weight_only(model: nn.Module, lr: float) -> Any:
         from torchao.optim import _AdamW
     trained = [p for p in model.parameters() if p.requires_grad]
     return _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """A context in which torch compiles nothing. torchao's optimizers would otherwise need many
+    seconds for each shape of parameters, and a C++ compiler."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager

@@ -21,9 +21,7 @@ from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.demo.corpus import training_bytes
 from qtui_core.models.opening import DEMO, open_model
-from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
-from qtui_core.quantities import plural
 from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
@@ -169,16 +167,10 @@ def check_subject(model: str, text: str | None) -> None:
     model that does not exist, UsageError for a text that cannot be read."""
     open_model(model)
     if text is not None:
-        nbytes = len(read_text(text, "training").content.encode())
-        if nbytes < _LEAST:  # a token is a byte or more
-            raise UsageError(
-                f"{quoted(text)} has {plural(nbytes, 'byte')}; an experiment needs "
-                f"{_LEAST:,} tokens or more, of which the last eighth is held out."
-            )
+        read_text(text, "training")
 
 
 def _check_positions(source: ModelSource, tokens: int) -> None:
-    """Raises UsageError for sequences longer than the learned positions of a model."""
     with suppress(ModelError):  # for a family of which this is not known, the model says it
         longest = shape_from_config(source.config).learned_positions
         if longest is not None and tokens > longest:
@@ -227,7 +219,6 @@ def nano(seed: int) -> Any:
 
 @cache
 def _texts(task: LabTask) -> tuple[bytes, bytes]:
-    """The text of a task: what is trained on, and what is held out."""
     if task.name == "prose":
         return PROSE.read_bytes(), HELD_BACK_PROSE.read_bytes()
     return training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()

@@ -26,8 +26,7 @@ from qtui_core.telemetry.readings import DeviceReader, DeviceReading, process_of
 from qtui_core.training.model.build import Built, component_of_state
 from qtui_core.training.model.optimizers import optimizer_tensors, scaler_tensors
 from qtui_core.training.run.placement import NoGpu, Placement
-from qtui_core.training.tracing.ledger import Ledger
-from qtui_core.training.tracing.tracker import CpuTracker, as_on_a_gpu
+from qtui_core.training.tracing.tracker import CpuTracker, Ledger, as_on_a_gpu
 
 
 @dataclass

@@ -23,11 +23,15 @@ from qtui_core.training.model import build
 from qtui_core.training.model.build import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer
 from qtui_core.training.step import batch_of, run_inference, run_steps
-from qtui_core.training.tracing.dimensions import Dimensions
 from qtui_core.training.tracing.fake_cuda import fake_cuda
 from qtui_core.training.tracing.fake_kernels import FakeKernels
-from qtui_core.training.tracing.places import watch_layers
-from qtui_core.training.tracing.tracker import CpuTracker, Tracker, as_on_a_gpu
+from qtui_core.training.tracing.tracker import (
+    CpuTracker,
+    Dimensions,
+    Tracker,
+    as_on_a_gpu,
+    watch_layers,
+)
 
 #: How many layers are built on either side of those that represent the others; the next larger
 #: number is tried until the layers are alike. None builds all.

@@ -3,24 +3,42 @@
 It works on real CPU tensors and on fake tensors of any device. A storage is recorded when an
 operation first returns it, and freed when the last tensor that uses it is deleted. Tensors of other
 devices are not counted. Bytes are those of the storage, before any rounding.
+
+The module that an operation belongs to is the one whose forward pass ran it, or whose backward pass
+did. In the forward pass, hooks on modules keep a stack. Autograd numbers its nodes in the order in
+which they are created: the numbers at which modules were entered and left tell in the backward pass
+which module a node comes from. A layer is announced when its forward pass begins, and again when
+the first node of its backward pass runs.
+
+A trace knows the sizes of tensors but not where they come from. A dimension that is as large as a
+letter's value is taken to be that letter; if several letters have the value, the first in the list,
+which is the most frequent one, is taken. So a formula of a trace always evaluates to the traced
+bytes, but it may name another letter of the same value.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.formulas.size import letter, letters_of
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay import record
 from qtui_core.memory.replay.record import (
     ALLOCATE,
+    BACKWARD,
     FORWARD,
     FREE,
     LAYER,
@@ -33,9 +51,134 @@ from qtui_core.memory.replay.record import (
     Phase,
     rounded,
 )
-from qtui_core.training.tracing.dimensions import Dimensions
+from qtui_core.training.model.stacks import Stack, place_in
 from qtui_core.training.tracing.fake_kernels import IN_PLACE
-from qtui_core.training.tracing.places import Places
+
+#: Letters, and products of two letters, that a dimension is compared with, in this order.
+_FIRST = ("S", "h", "V", "I", "HD", "GD", "M", "H", "G", "D", "E", "r")
+#: Smaller dimensions say nothing about where they come from.
+_SHORTEST = 3
+
+
+class Dimensions:
+    """Letters by the size of the dimensions that they stand for."""
+
+    def __init__(self, config: Mapping[str, Any], plan: RunPlan) -> None:
+        known = letters_of(config.get("text_config") or config)
+        self._batch = letter("B", plan.batch)
+        known |= {"S": letter("S", plan.sequence), "r": letter("r", plan.lora_rank)}
+        if "D" not in known and {"h", "H"} <= set(known):
+            known["D"] = letter("D", known["h"] // known["H"])
+        tokens = self._batch * known["S"]
+        self._by_length: dict[int, int] = {}
+        for name in (*_FIRST, *known):
+            if all(part in known for part in name):
+                size = known[name[0]] if len(name) == 1 else known[name[0]] * known[name[1]]
+                if size >= _SHORTEST:
+                    self._by_length.setdefault(int(size), size)
+        self._by_length.setdefault(int(tokens), tokens)
+        self._sequence = plan.sequence
+
+    def bytes_of(self, dimensions: Sequence[int], element: int) -> int:
+        """The bytes of a tensor with these dimensions and so many bytes per element, as a product
+        of letters."""
+        size = element
+        for place, side in enumerate(dimensions):
+            batch = not place and side == self._batch and self._sequence in dimensions[1:]
+            size = size * (self._batch if batch else self._by_length.get(side, side))
+        return size
+
+
+class Places:
+    """The module that is at work. Its name is that in the model, or that within its layer if it is
+    in one; "" outside of all modules."""
+
+    def __init__(self) -> None:
+        self.stacks: Sequence[Stack] = ()
+        self._stack: list[str] = []
+        self._numbers: list[int] = [0]
+        self._names: list[str] = [""]
+
+    def current(self) -> str:
+        """The module that the operation being dispatched belongs to."""
+        if self._stack:
+            return self._stack[-1]
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        return self._names[bisect_right(self._numbers, node._sequence_nr()) - 1]
+
+    def of(self, name: str) -> tuple[int, str]:
+        """(layer, name within the layer) for a tensor's name in the model."""
+        return place_in(self.stacks, name)
+
+    def watch(self, model: nn.Module) -> None:
+        """Starts to follow the modules of a model."""
+        for full, module in model.named_modules():
+            name = self.of(full)[1]
+            module.register_forward_pre_hook(lambda _module, _args, name=name: self._enter(name))
+            module.register_forward_hook(lambda *_: self._leave(), always_call=True)
+
+    def _enter(self, name: str) -> None:
+        self._stack.append(name)
+        self._note()
+
+    def _leave(self) -> None:
+        self._stack.pop()
+        self._note()
+
+    def _note(self) -> None:
+        self._numbers.append(torch.autograd._get_sequence_nr())
+        self._names.append(self._stack[-1] if self._stack else "")
+
+
+def watch_layers(stack: Stack, announce: Callable[[int, str], None]) -> None:
+    """Calls `announce(index, direction)` when the forward pass of a layer begins and when its
+    backward pass begins; and with OUTSIDE as index after the forward pass of the last layer and
+    after the backward pass of the first layer.
+
+    If checkpointing runs a forward pass again, that pass belongs to the backward pass of its layer
+    and is not announced.
+    """
+    for place, layer in enumerate(stack.layers):
+        index = stack.start + place
+        begins = _begins(index, announce, first=place == 0)
+        ends = _ends(index, announce, last=place == len(stack.layers) - 1)
+        layer.register_forward_pre_hook(begins, with_kwargs=True)
+        layer.register_forward_hook(ends, always_call=True)
+
+
+def _begins(
+    index: int, announce: Callable[[int, str], None], *, first: bool
+) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch._C._current_autograd_node() is not None:
+            return
+        if first:
+            hidden = args[0] if args else next(iter(kwargs.values()))
+            _at_backward(hidden, OUTSIDE, announce)
+        announce(index, FORWARD)
+
+    return hook
+
+
+def _ends(index: int, announce: Callable[[int, str], None], *, last: bool) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if torch._C._current_autograd_node() is not None:
+            return
+        _at_backward(output[0] if isinstance(output, tuple) else output, index, announce)
+        if last:
+            announce(OUTSIDE, FORWARD)
+
+    return hook
+
+
+def _at_backward(tensor: Any, index: int, announce: Callable[[int, str], None]) -> None:
+    """Announces `index` when the node that created a tensor runs in the backward pass."""
+    node = getattr(tensor, "grad_fn", None)
+    if node is not None:
+        node.register_prehook(lambda _gradients: announce(index, BACKWARD))
+
 
 #: Phases in which no module is at work.
 STILL = (Phase.LOAD, Phase.PREPARE, Phase.OPTIMIZER)
@@ -420,3 +563,66 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
     finally:
         module.is_autocast_enabled, functional.dropout = enabled, dropout
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A phase that has ended, in bytes: `peak`, the most that was alive in it; `end`, what is alive
+    at its end; and both by component."""
+
+    peak: int
+    end: int
+    held: dict[Component, int]
+    peak_held: dict[Component, int]
+
+
+#: (bytes as CUDA's allocator rounds them, phase in which the buffer was made, label).
+_Entry = tuple[int, str, Label]
+
+
+class Ledger:
+    """The buffers that are alive, by their ids. A buffer whose label names no component gets its
+    component from its lifetime, as in an estimate; a buffer that is still alive is treated as if it
+    stayed alive."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, _Entry] = {}
+        self._live = 0
+        self._phase = ""
+
+    def close(self, events: Sequence[Event]) -> Closed:
+        """Enters all events since the last call. They belong to one phase, which the first event
+        begins, or to the rest of a phase."""
+        before = dict(self._alive)
+        made: dict[int, _Entry] = {}
+        died: dict[int, str] = {}
+        live = peak = self._live
+        place = 0
+        for number, event in enumerate(events, 1):
+            kind = event[0]
+            if kind == ALLOCATE:
+                size = rounded(event[2])
+                self._alive[event[1]] = made[event[1]] = (size, self._phase, event[3])
+                live += size
+                if live > peak:
+                    peak, place = live, number
+            elif kind == FREE:
+                live -= self._alive.pop(event[1])[0]
+                died[event[1]] = self._phase
+            elif kind == PHASE:
+                self._phase = str(event[1])
+        self._live = live
+        for event in events[:place]:
+            if event[0] == ALLOCATE:
+                before[event[1]] = made[event[1]]
+            elif event[0] == FREE:
+                del before[event[1]]
+        return Closed(peak, live, _sums(self._alive.items(), {}), _sums(before.items(), died))
+
+
+def _sums(entries: Iterable[tuple[int, _Entry]], died: dict[int, str]) -> dict[Component, int]:
+    sums: dict[Component, int] = {}
+    for number, (size, born, label) in entries:
+        component = label.component or record.by_lifetime(born, died.get(number, ""))
+        sums[component] = sums.get(component, 0) + size
+    return sums
