@@ -68,8 +68,8 @@ class ColumnErrorScan(SchemeReducer[list[Any]]):
 
     def take(self, segment: Segment) -> list[Any]:
         """Of rectangles: rows, columns, and the sums over them."""
-        found = element_errors(self.plan, segment)
-        arrays = found.magnitude, found.values
+        _, values, magnitude = element_errors(self.plan, segment)
+        arrays = magnitude, values
         return [
             (
                 rows,
@@ -306,29 +306,26 @@ def decomposition_sweep(
     count = thread_count(elements.count, threads)
     reads = 1 + first_passes(schemes[0], elements.shape)
     advance = fractions_of(progress, reads * elements.count)
-    columns = ColumnScan()
-    read(elements, [columns], threads=count, advance=advance, cancelled=cancelled)
-    absmax = columns.result().absmax
-    by_what: dict[tuple[int, float], Plan] = {}
-    keys = []
-    for one in schemes:
-        assert one.outlier_threshold is not None
-        found = decompose(one.granularity, one.outlier_threshold, absmax)
-        kept = 0 if found is None else int(found.columns.size)
-        which = one.outlier_threshold if found is not None and found.by_element else 0.0
-        keys.append((kept, which))
-        by_what.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
-    plans = list(by_what.values())
-    if reads > 2:
-        extents = [PlanScan(plan) for plan in plans]
-        read(elements, extents, threads=count, advance=advance, cancelled=cancelled)
-        plans = [each.result() for each in extents]
 
-    found_errors = [ErrorScan(plan.scheme) for plan in plans]
-    for each, plan in zip(found_errors, plans, strict=True):
+    def results_of(reducers: list[Any]) -> list[Any]:
+        read(elements, reducers, threads=count, advance=advance, cancelled=cancelled)
+        return [reducer.result() for reducer in reducers]
+
+    (columns,) = results_of([ColumnScan()])
+    plans: dict[tuple[int, float], Plan] = {}
+    keys = []
+    for one, threshold in zip(schemes, thresholds, strict=True):
+        found = decompose(one.granularity, float(threshold), columns.absmax)
+        kept = 0 if found is None else int(found.columns.size)
+        keys.append((kept, threshold if found is not None and found.by_element else 0.0))
+        plans.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
+    made = list(plans.values())
+    if reads > 2:
+        made = results_of([PlanScan(plan) for plan in made])
+    errors = [ErrorScan(plan.scheme) for plan in made]
+    for each, plan in zip(errors, made, strict=True):
         each.plans = (plan,)
-    read(elements, found_errors, threads=count, advance=advance, cancelled=cancelled)
-    reports = {key: each.result() for key, each in zip(by_what, found_errors, strict=True)}
+    reports = dict(zip(plans, results_of(errors), strict=True))
     return tuple(
         SweepPoint(
             threshold=float(threshold),

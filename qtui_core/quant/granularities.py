@@ -13,17 +13,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Unpack
 
 from qtui_core.answers.codes import EqualBits
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.elements import ModelExtent, TensorLike, elements_of
 from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
-from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.plan import scan
-from qtui_core.quant.reading import Watch
 from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import (
     MAX_SIZE,
@@ -80,30 +75,6 @@ class LeftOut:
 
     granularity: str
     reason: str
-
-
-@dataclass(frozen=True)
-class GranularityErrors:
-    """The rows in the order of the granularities, and those that are left out."""
-
-    rows: tuple[GranularityError, ...]
-    left_out: tuple[LeftOut, ...]
-
-
-def error_by_granularity(
-    x: TensorLike,
-    scheme: Scheme,
-    granularities: Sequence[Granularity] | None = None,
-    *,
-    model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
-) -> GranularityErrors:
-    """The error of `scheme` with each of `granularities`, by default the usual ones of its format
-    and its own. Other arguments and errors are those of `scan`."""
-    schemes, left_out = schemes_by_granularity(scheme, elements_of(x).shape, granularities)
-    found = [ErrorScan(candidate) for candidate in schemes]
-    scan(x, found, model_absmax=model_absmax, **watch)
-    return GranularityErrors(tuple(granularity_error(e.result()) for e in found), left_out)
 
 
 def schemes_by_granularity(

@@ -15,6 +15,7 @@ from every import in_parts, over
 from formats_oracle import ML_DTYPES, name_of, probes, thresholds
 from gfloat import formats as gf
 from lazy_imports import LazyImport
+from shorthands import round_value
 
 from qtui_core.formats import (
     BF16,
@@ -35,7 +36,6 @@ from qtui_core.formats import (
     Rounding,
     decode,
     encode,
-    round_value,
 )
 from qtui_core.formats.array import encode_array
 

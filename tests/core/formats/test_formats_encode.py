@@ -18,6 +18,7 @@ from formats_oracle import (
     name_of,
     probes,
 )
+from shorthands import round_value
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import (
@@ -38,7 +39,6 @@ from qtui_core.formats import (
     Rounding,
     decode,
     encode,
-    round_value,
 )
 from qtui_core.formats.array import encode_array
 

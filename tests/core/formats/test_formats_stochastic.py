@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from every import over
 from formats_oracle import SMALL_FLOATS, magnitudes, name_of
+from shorthands import round_value
 
 from qtui_core.formats import (
     BF16,
@@ -19,7 +20,6 @@ from qtui_core.formats import (
     Rounding,
     decode,
     encode,
-    round_value,
 )
 from qtui_core.formats.array import decode_array, encode_array
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from shorthands import round_value
 
-from qtui_core.formats import FP16, FP32, FP64, TF32, Rounding, encode, round_value
+from qtui_core.formats import FP16, FP32, FP64, TF32, Rounding, encode
 from qtui_core.formats.array import encode_array
 
 #: Floats of every size, with the special ones.

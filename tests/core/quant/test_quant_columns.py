@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from every import over
+from shorthands import column_statistics
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.columns import column_statistics, threshold_ladder
+from qtui_core.quant.columns import threshold_ladder
 from qtui_core.quant.elements import ArrayRows
 from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.outliers import find_beyond

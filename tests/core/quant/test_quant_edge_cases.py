@@ -7,11 +7,11 @@ import pytest
 from every import in_parts, over
 from lazy_imports import LazyImport
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
+from shorthands import error_map
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
     Scheme,
-    error_map,
     find_outliers,
     histogram,
     measure,

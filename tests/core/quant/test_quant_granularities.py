@@ -1,11 +1,11 @@
 """The comparison of granularities equals measure() under each of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from qtui_core.errors import UsageError
 from qtui_core.quant import (
-    Cancelled,
     PerBlock,
     PerColumn,
     PerGroup,
@@ -16,7 +16,13 @@ from qtui_core.quant import (
     quantize,
 )
 from qtui_core.quant.elements import Injected
-from qtui_core.quant.granularities import error_by_granularity
+from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
+
+
+def error_by_granularity(x, scheme, granularities=None, **how):
+    schemes, left_out = schemes_by_granularity(scheme, np.shape(x), granularities)
+    rows = [granularity_error(measure(x, candidate, **how)) for candidate in schemes]
+    return SimpleNamespace(rows=rows, left_out=left_out)
 
 
 def normal(shape=(96, 300)):
@@ -117,17 +123,3 @@ def test_finer_granularity_confines_an_injected_outlier():
     assert factor["row"] > factor["group128"] > factor["group32"]
     assert factor["tensor"] > 1000
     assert factor["group32"] < factor["row"] / 5
-
-
-def test_progress_and_cancelling():
-    heard: list[float] = []
-    error_by_granularity(normal(), Scheme.parse("int4"), progress=heard.append)
-    assert heard == sorted(heard)
-    assert heard[-1] == pytest.approx(1.0)
-    with pytest.raises(Cancelled):
-        error_by_granularity(normal(), Scheme.parse("int4"), cancelled=lambda: True)
-
-
-def test_a_value_that_is_not_a_tensor_is_refused():
-    with pytest.raises(UsageError):
-        error_by_granularity(np.array(["a"]), Scheme.parse("int4"))

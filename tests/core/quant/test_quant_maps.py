@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
+from shorthands import error_map
 
 import qtui_core.quant.maps as maps
 from qtui_core.errors import UsageError
@@ -13,7 +14,6 @@ from qtui_core.quant import (
     Pooling,
     Scheme,
     Window,
-    error_map,
     measure,
     quantize,
     tensor_map,
