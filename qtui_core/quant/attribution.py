@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from qtui_core.answers.tensors import OutlierReport
+from qtui_core.answers.tensors import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.columns import ColumnScan, ColumnStatistics
@@ -260,25 +260,6 @@ def _shares(sums: Float64, total: float) -> Float64:
     return sums / total if total else np.zeros_like(sums)
 
 
-@dataclass(frozen=True)
-class SweepPoint:
-    """A scheme with one outlier threshold, applied to a tensor.
-
-    Attributes:
-        threshold: in the unit of the tensor.
-        columns: how many columns are kept in 16 bits.
-        bits_per_parameter, bytes: storage, including kept columns and scales.
-        relative_mse, sqnr_db: as in `ErrorReport`.
-    """
-
-    threshold: float
-    columns: int
-    bits_per_parameter: float
-    bytes: int
-    relative_mse: float | None
-    sqnr_db: float | None
-
-
 def decomposition_sweep(
     x: TensorLike,
     scheme: Scheme,
@@ -287,12 +268,13 @@ def decomposition_sweep(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     threads: int | None = None,
-) -> tuple[SweepPoint, ...]:
+) -> tuple[ErrorReport, ...]:
     """The result of `measure` for the scheme with each outlier threshold, in the order of
-    `thresholds`.
+    `thresholds`, without the outliers. One result stands for all thresholds that keep the same
+    columns, with the scheme of the first.
 
     Reads the tensor twice, or three times with a scale per tensor, however many thresholds there
-    are. Thresholds that keep the same columns are computed once.
+    are.
 
     Raises:
         Cancelled: `cancelled()` was true.
@@ -326,14 +308,4 @@ def decomposition_sweep(
     for each, plan in zip(errors, made, strict=True):
         each.plans = (plan,)
     reports = dict(zip(plans, results_of(errors), strict=True))
-    return tuple(
-        SweepPoint(
-            threshold=float(threshold),
-            columns=reports[key].outlier_columns,
-            bits_per_parameter=reports[key].bits_per_parameter,
-            bytes=reports[key].bytes,
-            relative_mse=reports[key].relative_mse,
-            sqnr_db=reports[key].sqnr_db,
-        )
-        for threshold, key in zip(thresholds, keys, strict=True)
-    )
+    return tuple(reports[key] for key in keys)

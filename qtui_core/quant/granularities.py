@@ -15,10 +15,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from qtui_core.answers.codes import EqualBits
-from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
+from qtui_core.quant.layout import layout_of, matrix_shape
 from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import (
     MAX_SIZE,
@@ -49,24 +48,6 @@ GRANULARITIES: tuple[Granularity, ...] = (
 )
 #: The same for formats that are defined over blocks of the flattened tensor.
 BLOCKS: tuple[Granularity, ...] = tuple(PerBlock(size) for size in (4096, 1024, 256, 128, 64, 32))
-
-
-@dataclass(frozen=True)
-class GranularityError:
-    """One granularity of a format on a tensor.
-
-    Attributes:
-        granularity: its text, `group128`; empty for a cast, which has none.
-        report: the error, its Gaussian expectation, bits and bytes.
-        scales: the number of scales.
-        overhead_bits: bits per element for scales, zero points and columns kept in 16 bits, in
-            addition to the code.
-    """
-
-    granularity: str
-    report: ErrorReport
-    scales: int
-    overhead_bits: float
 
 
 @dataclass(frozen=True)
@@ -108,18 +89,6 @@ def schemes_by_granularity(
             reason = f"In this tensor the groups of {dropped.granularity} are those of"
             left_out.append(LeftOut(str(dropped.granularity), f"{reason} {kept.granularity}."))
     return tuple(found), tuple(left_out)
-
-
-def granularity_error(report: ErrorReport) -> GranularityError:
-    """A measured scheme as a row of the comparison."""
-    scheme = report.scheme
-    granularity = scheme.granularity
-    return GranularityError(
-        granularity="" if granularity is None else str(granularity),
-        report=report,
-        scales=0 if granularity is None else math.prod(scale_shape(granularity, report.shape)),
-        overhead_bits=report.bits_per_parameter - scheme.bits,
-    )
 
 
 def _groups(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[object, bool]:

@@ -152,6 +152,11 @@ def test_nvfp4_of_one_block_and_of_zeros():
     assert zeros.scale_codes.shape == (2, 3)
 
 
+def test_nvfp4_scales_of_blocks_are_normal_numbers_of_e4m3():
+    x = np.array([[6.0] * 16 + [1e-6] * 16], np.float32)
+    assert quantize(x, Scheme.parse("nvfp4")).scale_codes.tolist() == [[0x7E, 0x08]]  # 448, 2^-6
+
+
 def test_nvfp4_elements_are_those_of_e2m1():
     """The codes are those of x / scale rounded to E2M1, for scales that divide exactly."""
     x = np.random.default_rng(8).uniform(-6, 6, (1, 16)).astype(np.float32)

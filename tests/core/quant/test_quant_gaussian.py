@@ -12,7 +12,6 @@ from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
 from qtui_core.quant.gaussian import LONGEST, _relative_mse, normal_rows, usual_absmax
-from qtui_core.quant.layout import run_lengths
 from qtui_core.quant.levels import alphabet_of
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.occupancy import expected_shares
@@ -56,51 +55,6 @@ def test_the_sample_gives_what_exact_quadrature_gave(text, parts):
             assert found == pytest.approx(fact, abs=0.05), (shape, sigma)
 
 
-@pytest.mark.parametrize(
-    "text", ["int4:group48", "e4m3:group700", "nf4:block100", "int4:block999:asym"]
-)
-def test_short_last_groups_count_with_their_own_length(samples, text):
-    scheme = Scheme.parse(text)
-    assert len(run_lengths(scheme.granularity, SHAPE)) == 2
-    assert np.mean([measure(x, scheme).relative_mse for x in samples]) == pytest.approx(
-        gaussian_relative_mse(scheme, SHAPE), rel=1e-2
-    )
-
-
-@over("text", CASTS)
-@over("sigma", [1.0, 0.02, 0.7, 3e-5, 2e-6, 4e-8, 1e-9, 900.0, 3e4, 1e6, 1e10])
-def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
-    x = samples[0] * np.float32(sigma)
-    report = measure(x, Scheme.parse(text))
-    assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
-
-
-@over(
-    ("text", "sigma"),
-    [("fp16", 2.0**-k) for k in range(13, 27)]
-    + [("bf16", 2.0**-k) for k in (124, 126, 127, 128, 129, 131)]
-    + [("tf32", 2.0**-k) for k in (126, 128, 130, 132)],
-)
-def test_casts_around_their_smallest_numbers(text, sigma):
-    """Brute force over every cell of the format with a noticeable share."""
-    mantissa, lowest = {"fp16": (10, -14), "bf16": (7, -126), "tf32": (10, -126)}[text]
-    exponents = np.arange(lowest, lowest + 18)
-    normal = (1 + np.arange(2**mantissa) / 2**mantissa) * 2.0 ** exponents[:, None]
-    numbers = np.concatenate(
-        [np.arange(2**mantissa) * 2.0 ** (lowest - mantissa), normal.reshape(-1)]
-    )
-    numbers = numbers[numbers < 12 * sigma] / sigma
-    edges = np.concatenate([[0], (numbers[1:] + numbers[:-1]) / 2, [numbers[-1]]])
-    x, w = np.polynomial.legendre.leggauss(40)
-    centre, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
-    nodes = centre[:, None] + half[:, None] * x
-    density = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi)
-    error = (nodes - numbers[:, None]) ** 2 * density * w * half[:, None]
-    expected = 2 * error.sum()
-    found = gaussian_relative_mse(Scheme.parse(text), (100, 100), sigma=sigma)
-    assert found == pytest.approx(expected, rel=0.01)
-
-
 def test_casts_below_the_normal_numbers_of_float32():
     x = np.random.default_rng(0).standard_normal((500, 500)) * 2e-39
     for text in ("bf16", "tf32"):
@@ -124,22 +78,6 @@ def test_an_empty_tensor_has_no_expected_error():
 def test_groups_of_one_element_are_exact():
     for text in ("int4:block1", "int8:block1:asym", "nf4:block1", "e4m3:block1"):
         assert gaussian_relative_mse(Scheme.parse(text), (5, 5)) == pytest.approx(0, abs=1e-13)
-
-
-def test_known_values_of_uniform_noise():
-    """Many levels over a wide range: the error of a uniform quantizer is step² / 12."""
-    scheme = Scheme.parse("int8:model")
-    step = 5.0 / 127
-    found = gaussian_relative_mse(scheme, (10, 10), sigma=1.0, model_absmax=5.0)
-    assert found == pytest.approx(step**2 / 12, rel=0.01)
-
-
-def test_nf4_does_not_always_win_at_equal_bits():
-    """Asymmetric INT4 in groups of 64 beats NF4 on Gaussian data."""
-    asymmetric, codebook = (
-        gaussian_relative_mse(Scheme.parse(t), (4096, 4096)) for t in ("int4:asym", "nf4")
-    )
-    assert asymmetric < codebook
 
 
 @pytest.mark.bench

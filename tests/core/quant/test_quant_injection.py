@@ -88,7 +88,7 @@ def test_every_operation_sees_the_changed_array(text, place):
     assert (quantize(lazy, scheme).codes == quantize(eager, scheme).codes).all()
     for name, values in vars(error_map(lazy, scheme, 8, 12)).items():
         assert np.all(values == getattr(error_map(eager, scheme, 8, 12), name))
-    assert (histogram(lazy, 30).counts == histogram(eager, 30).counts).all()
+    assert (histogram(lazy, 30)[0] == histogram(eager, 30)[0]).all()
     assert measure(lazy, scheme) != measure(x, scheme)
 
 

@@ -8,7 +8,7 @@ from every import in_parts, left_out, over
 from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
-from qtui_core.quant import Cancelled, Scheme, quantize
+from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.levels import alphabet_of
 from qtui_core.quant.occupancy import entropy
 
@@ -153,16 +153,6 @@ def test_columns_kept_in_16_bits_are_not_counted():
 
 
 # The pass itself
-
-
-def test_progress_and_cancel():
-    x = normal((1200, 1024), 9)
-    heard = []
-    code_occupancy(x, Scheme.parse("nf4:block64:dq"), progress=heard.append)
-    assert heard == sorted(heard)
-    assert heard[-1] == 1
-    with pytest.raises(Cancelled):
-        code_occupancy(x, Scheme.parse("nf4"), cancelled=lambda: True)
 
 
 # Density
