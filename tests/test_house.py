@@ -19,7 +19,7 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3462,
-    "qtui/engine": 6291,
+    "qtui/engine": 6289,
     "qtui/report": 6510,
     "qtui/screen": 7659,
     "qtui/tui": 20927,

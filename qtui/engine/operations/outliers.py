@@ -220,16 +220,13 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
     known.update(zip(missing, swept, strict=True))
     added = _energy_added(session, task, tensor)
-    points = tuple(
-        _over_original(known[threshold], replace(base, outlier_threshold=threshold), added)
-        for threshold in sorted(thresholds, reverse=True)
-    )
+    swept_by = ((known[t], replace(base, outlier_threshold=t)) for t in sorted(thresholds)[::-1])
     return DecompositionSweep(
         scheme=str(replace(base, outlier_threshold=None)),
         why=why,
         threshold=chosen,
         column_total=int(columns.absmax.size),
-        points=points,
+        points=tuple(_over_original(*each, added) for each in swept_by),
     )
 
 
@@ -246,12 +243,11 @@ def _over_original(found: ErrorReport, scheme: Scheme, added: float) -> Threshol
     """The error relative to the energy of the original tensor, as for the granularities: the energy
     of a huge injected outlier would make the error of all other elements look small."""
     relative, sqnr_db = found.relative_mse, found.sqnr_db
-    assert scheme.outlier_threshold is not None
     if relative is not None and added != 1.0:
         relative *= added
         sqnr_db = decibels(relative)
     return ThresholdPoint(
-        threshold=scheme.outlier_threshold,
+        threshold=scheme.outlier_threshold or 0.0,
         scheme=str(scheme),
         columns=found.outlier_columns,
         bits_per_parameter=found.bits_per_parameter,
