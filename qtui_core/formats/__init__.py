@@ -9,10 +9,7 @@ from qtui_core.formats.catalog import (
     E2M3,
     E3M0,
     E3M2,
-    E3M4,
     E4M3,
-    E4M3_IEEE,
-    E4M3B11FNUZ,
     E4M3FNUZ,
     E5M2,
     E5M2FNUZ,
@@ -37,7 +34,7 @@ from qtui_core.formats.neighbours import (
     ulp,
 )
 from qtui_core.formats.rounding import Rounding
-from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, round_value
+from qtui_core.formats.scalar import Exact, Kind, decode, encode, exact
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
 from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatOutcome, FormatRow, describe_code, describe_value
@@ -49,11 +46,8 @@ __all__ = [
     "E2M3",
     "E3M0",
     "E3M2",
-    "E3M4",
     "E4M3",
-    "E4M3B11FNUZ",
     "E4M3FNUZ",
-    "E4M3_IEEE",
     "E5M2",
     "E5M2FNUZ",
     "E8M0",
@@ -66,7 +60,6 @@ __all__ = [
     "INT16",
     "MXINT8",
     "TF32",
-    "Decoded",
     "Exact",
     "FloatFormat",
     "Format",
@@ -92,7 +85,6 @@ __all__ = [
     "parse_code",
     "parse_input",
     "parse_value",
-    "round_value",
     "rounding_interval",
     "summarize",
     "ulp",

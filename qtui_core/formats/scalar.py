@@ -161,19 +161,6 @@ def encode(
     return _encode_float(fmt, given, how, random_bits)
 
 
-def round_value(
-    fmt: Format,
-    value: SupportsFloat,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    saturate: bool | None = None,
-    random_bits: int = 0,
-    random_bit_count: int = 0,
-) -> Exact:
-    """`value` rounded to a number of the format. Arguments and errors are those of `encode`."""
-    code = encode(fmt, value, rounding, saturate, random_bits, random_bit_count)
-    return decode(fmt, code).value
-
-
 def _encode_nan(fmt: Format, negative: bool) -> int:
     if isinstance(fmt, IntFormat) or fmt.nan_code is None:
         raise UsageError(f"{fmt.title} has no NaN. Replace the NaN before casting to {fmt.title}.")

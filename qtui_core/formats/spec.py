@@ -214,6 +214,9 @@ class IntFormat:
     fraction_bits: int = 0
     note: str = ""
 
+    has_infinity = has_nan = has_negative_zero = False
+    has_zero = saturates = True
+
     def __post_init__(self) -> None:
         if self.bits < 1 + int(self.signed):
             raise ValueError(f"{self.name}: {self.bits} bits leave no room for a number")
@@ -233,26 +236,6 @@ class IntFormat:
     def word(self, code: int) -> int:
         """The stored word of a code: the code itself."""
         return code
-
-    @cached_property
-    def has_infinity(self) -> bool:
-        return False
-
-    @cached_property
-    def has_nan(self) -> bool:
-        return False
-
-    @cached_property
-    def has_zero(self) -> bool:
-        return True
-
-    @cached_property
-    def has_negative_zero(self) -> bool:
-        return False
-
-    @cached_property
-    def saturates(self) -> bool:
-        return True
 
     @cached_property
     def step(self) -> Fraction:

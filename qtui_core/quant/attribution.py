@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from qtui_core.answers.tensors import OutlierReport
+from qtui_core.answers.tensors import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.columns import ColumnScan, ColumnStatistics
@@ -68,8 +68,8 @@ class ColumnErrorScan(SchemeReducer[list[Any]]):
 
     def take(self, segment: Segment) -> list[Any]:
         """Of rectangles: rows, columns, and the sums over them."""
-        found = element_errors(self.plan, segment)
-        arrays = found.magnitude, found.values
+        _, values, magnitude = element_errors(self.plan, segment)
+        arrays = magnitude, values
         return [
             (
                 rows,
@@ -260,25 +260,6 @@ def _shares(sums: Float64, total: float) -> Float64:
     return sums / total if total else np.zeros_like(sums)
 
 
-@dataclass(frozen=True)
-class SweepPoint:
-    """A scheme with one outlier threshold, applied to a tensor.
-
-    Attributes:
-        threshold: in the unit of the tensor.
-        columns: how many columns are kept in 16 bits.
-        bits_per_parameter, bytes: storage, including kept columns and scales.
-        relative_mse, sqnr_db: as in `ErrorReport`.
-    """
-
-    threshold: float
-    columns: int
-    bits_per_parameter: float
-    bytes: int
-    relative_mse: float | None
-    sqnr_db: float | None
-
-
 def decomposition_sweep(
     x: TensorLike,
     scheme: Scheme,
@@ -287,12 +268,13 @@ def decomposition_sweep(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     threads: int | None = None,
-) -> tuple[SweepPoint, ...]:
+) -> tuple[ErrorReport, ...]:
     """The result of `measure` for the scheme with each outlier threshold, in the order of
-    `thresholds`.
+    `thresholds`, without the outliers. One result stands for all thresholds that keep the same
+    columns, with the scheme of the first.
 
     Reads the tensor twice, or three times with a scale per tensor, however many thresholds there
-    are. Thresholds that keep the same columns are computed once.
+    are.
 
     Raises:
         Cancelled: `cancelled()` was true.
@@ -306,37 +288,24 @@ def decomposition_sweep(
     count = thread_count(elements.count, threads)
     reads = 1 + first_passes(schemes[0], elements.shape)
     advance = fractions_of(progress, reads * elements.count)
-    columns = ColumnScan()
-    read(elements, [columns], threads=count, advance=advance, cancelled=cancelled)
-    absmax = columns.result().absmax
-    by_what: dict[tuple[int, float], Plan] = {}
-    keys = []
-    for one in schemes:
-        assert one.outlier_threshold is not None
-        found = decompose(one.granularity, one.outlier_threshold, absmax)
-        kept = 0 if found is None else int(found.columns.size)
-        which = one.outlier_threshold if found is not None and found.by_element else 0.0
-        keys.append((kept, which))
-        by_what.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
-    plans = list(by_what.values())
-    if reads > 2:
-        extents = [PlanScan(plan) for plan in plans]
-        read(elements, extents, threads=count, advance=advance, cancelled=cancelled)
-        plans = [each.result() for each in extents]
 
-    found_errors = [ErrorScan(plan.scheme) for plan in plans]
-    for each, plan in zip(found_errors, plans, strict=True):
+    def results_of(reducers: list[Any]) -> list[Any]:
+        read(elements, reducers, threads=count, advance=advance, cancelled=cancelled)
+        return [reducer.result() for reducer in reducers]
+
+    (columns,) = results_of([ColumnScan()])
+    plans: dict[tuple[int, float], Plan] = {}
+    keys = []
+    for one, threshold in zip(schemes, thresholds, strict=True):
+        found = decompose(one.granularity, float(threshold), columns.absmax)
+        kept = 0 if found is None else int(found.columns.size)
+        keys.append((kept, threshold if found is not None and found.by_element else 0.0))
+        plans.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
+    made = list(plans.values())
+    if reads > 2:
+        made = results_of([PlanScan(plan) for plan in made])
+    errors = [ErrorScan(plan.scheme) for plan in made]
+    for each, plan in zip(errors, made, strict=True):
         each.plans = (plan,)
-    read(elements, found_errors, threads=count, advance=advance, cancelled=cancelled)
-    reports = {key: each.result() for key, each in zip(by_what, found_errors, strict=True)}
-    return tuple(
-        SweepPoint(
-            threshold=float(threshold),
-            columns=reports[key].outlier_columns,
-            bits_per_parameter=reports[key].bits_per_parameter,
-            bytes=reports[key].bytes,
-            relative_mse=reports[key].relative_mse,
-            sqnr_db=reports[key].sqnr_db,
-        )
-        for threshold, key in zip(thresholds, keys, strict=True)
-    )
+    reports = dict(zip(plans, results_of(errors), strict=True))
+    return tuple(reports[key] for key in keys)

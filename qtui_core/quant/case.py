@@ -134,15 +134,11 @@ class Case:
         return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
 
     @property
-    def few_hold_the_energy(self) -> bool:
-        """Whether outliers hold half the sum of squares or more."""
-        return self.outliers is not None and self.outliers.energy_share >= 0.5
-
-    @property
-    def holders(self) -> str:
-        """What share of the sum of squares the outliers hold, in words."""
+    def holders(self) -> str | None:
+        """In words, what share of the sum of squares the outliers hold; None for less than half."""
         found = self.outliers
-        assert found is not None
+        if found is None or found.energy_share < 0.5:
+            return None
         held, verb = plural(found.count, "element"), "holds" if found.count == 1 else "hold"
         share = percent(found.energy_share)
         return f"{held} beyond {found.sigma:g} sigma {verb} {share} of its energy"
@@ -167,10 +163,14 @@ class Case:
         return sum(run_lengths(self.scheme.granularity, self.report.shape).values())
 
     @property
+    def float_elements(self) -> bool:
+        element = self.scheme.element
+        return element is not None and isinstance(get_format(element), FloatFormat)
+
+    @property
     def wide_float(self) -> bool:
         """Whether the format has so many octaves that the scale matters little."""
-        wide = self.scheme.bits == 8 and has_float_elements(self.scheme)
-        return wide or self.scheme.family is Family.CAST
+        return self.float_elements and self.scheme.bits >= 8
 
     @property
     def hit(self) -> float:
@@ -190,10 +190,6 @@ class Case:
         if scheme.outlier_threshold is not None:
             columns = max(columns, self.report.outlier_columns)
         return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits
-
-
-def has_float_elements(scheme: Scheme) -> bool:
-    return scheme.element is not None and isinstance(get_format(scheme.element), FloatFormat)
 
 
 def finer_schemes(

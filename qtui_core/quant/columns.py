@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.elements import Elements, Segment
 from qtui_core.quant.layout import Float64, rectangles
-from qtui_core.quant.reading import Reducer, Watch, fractions_of, read, thread_count
+from qtui_core.quant.reading import Reducer
 
 #: A column stands out if its largest magnitude or its root mean square is more than this many times
 #: that of the median column. One Gaussian column in 10^7 does so by chance if columns have MIN_ROWS
@@ -164,20 +164,6 @@ class ColumnScan(Reducer[list[Any]]):
             median_absmax=float(np.median(self._absmax)) if self._columns else 0.0,
             median_rms=float(np.median(rms)) if self._columns else 0.0,
         )
-
-
-def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics:
-    """Largest magnitude and root mean square of each column of `x`, which is what `quantize` takes
-    and is read once. Raises as `measure` does."""
-    elements, found = elements_of(x), ColumnScan()
-    read(
-        elements,
-        [found],
-        threads=thread_count(elements.count, watch.get("threads")),
-        advance=fractions_of(watch.get("progress"), elements.count),
-        cancelled=watch.get("cancelled"),
-    )
-    return found.result()
 
 
 def _ratio(value: float, median: float) -> float:

@@ -12,8 +12,7 @@ import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport, TensorStatistics
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.case import DB_PER_BIT, EXACT_DB
-from qtui_core.quant.explain import Rows, first_row, nonfinite_sentence
+from qtui_core.quant.explain import DB_PER_BIT, EXACT_DB, Rows, first_row, nonfinite_sentence
 from qtui_core.quant.granularities import TOLERANCE, at_equal_bits
 from qtui_core.quant.occupancy import Occupancy
 from qtui_core.quant.plan import make_coder

@@ -1,9 +1,9 @@
 """One sentence about what a measured error means and what would lower it, from the numbers.
 
 `CAUSES`, `ADVANTAGES`, `REMEDIES` and `SENTENCES` are tables whose rows are tried in order; the
-first that has something to say is taken. Every cause is tested: the error that it can account for
-is computed, and it is named only if that is at least half of the error in question. Remedies rest
-on measurements of other schemes if there are any, else on what is expected of a Gaussian."""
+first that has something to say is taken. A cause is tested: the error that it can account for is
+computed, and it is named only if that is at least half of the error in question. Remedies rest on
+measurements of other schemes if there are any, else on what is expected of a Gaussian."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ from qtui_core.quant.case import (
     best_at_these_bits,
     expected_db,
     finer_that_save,
-    has_float_elements,
     zero_point_scheme,
 )
 from qtui_core.quant.gaussian import outlier_relative_mse
 from qtui_core.quant.layout import matrix_shape, run_lengths
-from qtui_core.quant.levels import plain_levels, shared_scale
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.plan import make_coder
 from qtui_core.quant.rounding import ROUNDING_NOISE
@@ -64,10 +62,10 @@ def first_row(rows: Rows[Fact], fact: Fact) -> tuple[str, str]:
     return next((name, said) for name, says in rows if (said := says(fact)) is not None)
 
 
-def nonfinite_sentence(report: ErrorReport) -> str:
-    """What is said of elements that are not finite; "" without any."""
+def nonfinite_sentence(report: ErrorReport) -> str | None:
+    """What is said of elements that are not finite; None without any."""
     if not report.nonfinite:
-        return ""
+        return None
     rest = "every figure is over the finite rest"
     if report.nonfinite == report.count:
         rest = "no element is finite, so there is nothing to measure"
@@ -102,10 +100,10 @@ def _subnormals(case: Case) -> str | None:
 
 
 def _beside_kept_columns(case: Case) -> str | None:
-    """The known outliers include those in columns kept in 16 bits, so they explain nothing."""
+    # The known outliers include those in the columns, so they explain nothing.
+    kept = plural(case.report.outlier_columns, "column")
     if not case.report.outlier_columns:
         return None
-    kept = plural(case.report.outlier_columns, "column")
     return f"beside the {kept} kept in 16 bits its values still spread further than those"
 
 
@@ -114,9 +112,9 @@ def _model_scale(case: Case) -> str | None:
     noticeable = 10 ** (NOTICEABLE_DB / 10) * case.ordinary
     if not isinstance(case.scheme.granularity, PerModel) or expected <= noticeable:
         return None
-    if expected < case.relative_mse / 2:
-        return None
-    return f"the scale of the model is too wide for this tensor{_all_lost(case)}"
+    lost = ", and every value became 0" if case.relative_mse == 1.0 else ""
+    blamed = expected >= case.relative_mse / 2
+    return f"the scale of the model is too wide for this tensor{lost}" if blamed else None
 
 
 def _smallest_scale(case: Case) -> str | None:
@@ -126,11 +124,8 @@ def _smallest_scale(case: Case) -> str | None:
     if outlier_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
         return None
     smallest = SMALLEST_SCALES.get(case.scheme.family, "2^-126")
-    return f"its values are too small for a scale, which is {smallest} or more{_all_lost(case)}"
-
-
-def _all_lost(case: Case) -> str:
-    return ", and every value became 0" if case.relative_mse == 1.0 else ""
+    lost = ", and every value became 0" if case.relative_mse == 1.0 else ""
+    return f"its values are too small for a scale, which is {smallest} or more{lost}"
 
 
 def _outliers(case: Case) -> str | None:
@@ -163,23 +158,6 @@ def _outliers(case: Case) -> str | None:
     return text
 
 
-def _cut_off(case: Case) -> str | None:
-    """Power-of-two scales that clip the largest values. The loss is computed as if values near the
-    largest were spread evenly."""
-    stats, scheme = case.stats, case.scheme
-    if scheme.family is not Family.MICROSCALING or stats is None or not _lacks_tails(case):
-        return None
-    limit = float(plain_levels(scheme)[-1]) * shared_scale(scheme, stats.absmax)
-    beyond = stats.absmax - limit
-    lost = beyond**3 / (3 * stats.absmax)  # the mean over evenly spread values
-    if beyond <= 0 or lost < (case.relative_mse - case.ordinary) * case.rms**2 / 2:
-        return None
-    return (
-        f"under the rule {scheme.scale_rule} magnitudes beyond {limit:.3g} are cut off, and its "
-        f"values reach {stats.absmax:.3g}"
-    )
-
-
 def _octaves(case: Case) -> str | None:
     """Floats of 8 bits and more: the relative error depends on the place of a value in its octave,
     the interval between two powers of two."""
@@ -191,10 +169,10 @@ def _octaves(case: Case) -> str | None:
     )
 
 
-def _few_hold_the_energy(case: Case) -> str | None:
-    if case.outliers is None or not case.few_hold_the_energy:
+def _few(case: Case) -> str | None:
+    if case.holders is None:
         return None
-    what = "it is" if case.outliers.count == 1 else "they are"
+    what = "it is" if case.outliers and case.outliers.count == 1 else "they are"
     return f"{case.holders}, and {what} kept less well than Gaussian values"
 
 
@@ -215,20 +193,22 @@ def _off_centre(case: Case) -> str | None:
     )
 
 
-def _lacks_tails(case: Case) -> bool:
-    return case.kurtosis is not None and case.kurtosis < LIGHT_TAILS
+def _no_tails(case: Case) -> str | None:
+    if case.kurtosis is None or case.kurtosis >= LIGHT_TAILS:
+        return None
+    return f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3)"
 
 
 def _light_tails(case: Case) -> str | None:
-    if not _lacks_tails(case):
+    even = case.scheme.family is not Family.CODEBOOK and not case.float_elements
+    tails = _no_tails(case)
+    if tails is None or even:
         return None
-    uneven = case.scheme.family is Family.CODEBOOK or has_float_elements(case.scheme)
-    if not uneven and case.scheme.family is not Family.CAST:
-        return None
-    return (
-        f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3), and far from "
-        f"zero the levels of {case.scheme.format} are far apart"
-    )
+    return f"{tails}, and far from zero the levels of {case.scheme.format} are far apart"
+
+
+def _between_levels(case: Case) -> str:
+    return f"its values lie further from the levels of {case.scheme.format} than Gaussian ones"
 
 
 CAUSES: Rows[Case] = (
@@ -237,18 +217,12 @@ CAUSES: Rows[Case] = (
     ("model scale", _model_scale),
     ("smallest scale", _smallest_scale),
     ("outliers", _outliers),
-    ("cut off", _cut_off),
     ("octaves", _octaves),
-    ("levels", _few_hold_the_energy),
+    ("levels", _few),
     ("spread", _heavy_tails),
     ("off centre", _off_centre),
     ("light tails", _light_tails),
-    (
-        "levels",
-        lambda case: (
-            f"its values lie further from the levels of {case.scheme.format} than Gaussian ones"
-        ),
-    ),
+    ("levels", _between_levels),
 )
 
 # --- why it is smaller
@@ -261,20 +235,22 @@ def _kept(case: Case) -> str | None:
 
 
 def _mostly_about_few(case: Case) -> str | None:
-    if case.outliers is None or not case.few_hold_the_energy:
+    if case.holders is None or case.scheme.family is Family.CAST:
         return None
-    them = "it" if case.outliers.count == 1 else "them"
+    them = "it" if case.outliers and case.outliers.count == 1 else "them"
     return f"{case.holders}, so this figure is mostly about {them}"
 
 
 def _zeros(case: Case) -> str | None:
     stats = case.stats
     share = stats.zeros / stats.finite if stats is not None and stats.finite else 0.0
-    return f"{share:.0%} of its elements are zero, which costs nothing" if share > 0.1 else None
+    if share <= 0.1 or case.wide_float:
+        return None
+    return f"{share:.0%} of its elements are zero, which costs nothing"
 
 
 def _far_from_zero(case: Case) -> str | None:
-    if case.offset is None or case.offset < OFF_CENTRE:
+    if case.offset is None or case.offset < OFF_CENTRE or case.wide_float:
         return None
     if case.offset == math.inf:
         return "its one value lies close to a level"
@@ -284,28 +260,19 @@ def _far_from_zero(case: Case) -> str | None:
     )
 
 
-def _near_numbers(case: Case) -> str:
-    return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
+def _near_levels(case: Case) -> str:
+    where = f"numbers of {case.scheme.format}" if case.wide_float else "levels of their groups"
+    return f"its values lie closer to the {where} than Gaussian ones"
 
 
 ADVANTAGES: Rows[Case] = (
     ("columns", _kept),
-    ("cast", lambda case: _near_numbers(case) if case.scheme.family is Family.CAST else None),
     ("few", _mostly_about_few),
-    ("floats", lambda case: _near_numbers(case) if case.wide_float else None),
     ("zeros", _zeros),
     ("offset", _far_from_zero),
-    (
-        "no tails",
-        lambda case: (
-            f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3)"
-            if _lacks_tails(case)
-            else None
-        ),
-    ),
-    ("luck", lambda case: "its values lie closer to the levels of their groups than Gaussian ones"),
+    ("no tails", lambda case: None if case.wide_float else _no_tails(case)),
+    ("luck", _near_levels),
 )
-
 
 # --- what to do
 
@@ -382,13 +349,6 @@ def _multiply_for_the_cast(case: Case) -> str:
     return ", or ".join(advice) or "use a scheme with scales"
 
 
-def _own_scale(case: Case) -> str:
-    own = replace(case.scheme, granularity=PerTensor())
-    if not case.saves(own):
-        return _more_bits(case)
-    return f"{own}, a scale of its own, would give a Gaussian {db_text(case.ordinary_db)} dB"
-
-
 def _confine(case: Case) -> str:
     """The coarsest of the finer granularities that at least halves the share of groups with an
     outlier."""
@@ -411,16 +371,21 @@ def _confine(case: Case) -> str:
     return ", or ".join(advice)
 
 
-def _whole_scales(case: Case) -> str:
-    whole = replace(case.scheme, scale_rule="rceil")
-    return f"{whole}, whose scales hold the largest value, costs no more bits"
+def _more_bits(case: Case) -> str:
+    if case.report.bits_per_parameter + 1 < case.stored_bits:
+        what = "mantissa bits" if case.scheme.family is Family.CAST else "bits"
+        return f"more {what} would lower the error"
+    return f"with another bit it would save nothing over the {case.stored_bits:.4g} that are stored"
 
 
-def _rounding(case: Case) -> str | None:
-    """What a rounding other than to nearest costs; None for rounding to nearest, or if it costs too
-    little to mention."""
-    if case.scheme.rounding == "nearest":
+def _own_scale(case: Case) -> str | None:
+    own = replace(case.scheme, granularity=PerTensor())
+    if not case.saves(own):
         return None
+    return f"{own}, a scale of its own, would give a Gaussian {db_text(case.ordinary_db)} dB"
+
+
+def _nearest(case: Case) -> str | None:
     nearest = replace(case.scheme, rounding="nearest", seed=0)
     reached, possible = expected_db(case.scheme, case), expected_db(nearest, case)
     if reached is None or possible is None or possible - reached <= NOTICEABLE_DB:
@@ -442,21 +407,24 @@ def _zero_point(case: Case) -> str | None:
 
 
 def _other_format(case: Case) -> str | None:
-    found = best_at_these_bits(case, _seen(case)) if _is_gaussian(case) else None
+    """Few other distributions give integers the error of a Gaussian, and a cast of numbers in its
+    range only rounds. For formats with many small levels a Gaussian error says little, so the
+    values must look Gaussian too."""
+    if case.scheme.family not in (Family.INTEGER, Family.CAST) and case.stats is not None:
+        outliers = case.outliers is not None and case.outliers.count
+        if not LIGHT_TAILS < (case.kurtosis or 0.0) < HEAVY_TAILS or outliers:
+            return None
+    found = best_at_these_bits(case, {other.scheme for other in case.others})
     if found is None:
         return None
-    scheme, db = found
-    return (
-        f"{scheme} would give a Gaussian {db_text(db)} dB "
-        f"{_at_bits(case.bits_of(scheme), case.report)}"
-    )
+    bits = _at_bits(case.bits_of(found[0]), case.report)
+    return f"{found[0]} would give a Gaussian {db_text(found[1])} dB {bits}"
 
 
 def _smaller_groups(case: Case) -> str | None:
-    """Smaller groups; None if there are none, or if values are spread so evenly that small groups
-    have the same extremes as large ones."""
-    finer = next((f for f in finer_that_save(case) if f not in _seen(case)), None)
-    if finer is None or (case.kurtosis is not None and case.kurtosis < LIGHT_TAILS):
+    # Values that are spread evenly have the same extremes in small groups as in large ones.
+    finer = next(iter(finer_that_save(case)), None)
+    if finer is None or _no_tails(case) or finer in {other.scheme for other in case.others}:
         return None
     db = expected_db(finer, case) or 0.0
     if db <= case.ordinary_db + NOTICEABLE_DB:
@@ -467,47 +435,16 @@ def _smaller_groups(case: Case) -> str | None:
     )
 
 
-def _seen(case: Case) -> set[Scheme]:
-    return {other.scheme for other in case.others}
-
-
-def _is_gaussian(case: Case) -> bool:
-    """Whether the errors of other formats on a Gaussian can be expected on this tensor too.
-
-    Few other distributions give integers the error of a Gaussian, and a cast of numbers in its
-    range only rounds. For formats with many small levels, a Gaussian error says little, so the
-    values must look Gaussian too.
-    """
-    if case.scheme.family in (Family.INTEGER, Family.CAST) or case.stats is None:
-        return True
-    kurtosis = case.stats.kurtosis or 0.0
-    return LIGHT_TAILS < kurtosis < HEAVY_TAILS and not (case.outliers and case.outliers.count)
-
-
-def _bits_lower_it(case: Case) -> str:
-    what = "mantissa bits" if case.scheme.family is Family.CAST else "bits"
-    return _more_bits(case, f"more {what} would lower the error")
-
-
 def _even_levels(case: Case) -> str | None:
-    if case.scheme.family is not Family.CODEBOOK:
-        return None
     even = Scheme(f"int{case.scheme.bits}", case.scheme.granularity)
-    if not case.saves(even):
+    if case.scheme.family is not Family.CODEBOOK or not case.saves(even):
         return None
     return f"{even}, whose levels are evenly spaced, suits it better"
 
 
 def _finer_scales(case: Case) -> str | None:
-    finer = next(finer_that_save(case), None)
+    finer = next(iter(finer_that_save(case)), None)
     return None if finer is None else f"{finer} would follow it more closely"
-
-
-def _more_bits(case: Case, advice: str = "more bits are the way") -> str:
-    """The advice to use more bits, unless one more bit would take as many as the stored values."""
-    if case.report.bits_per_parameter + 1 < case.stored_bits:
-        return advice
-    return f"with another bit it would save nothing over the {case.stored_bits:.4g} that are stored"
 
 
 #: The tensor is as good as a Gaussian one, or the scheme suits it in no particular way.
@@ -523,12 +460,11 @@ REMEDIES: tuple[tuple[set[str], Callable[[Case], str | None]], ...] = (
     (_ANY - {"luck", "none"}, _none_is_better),
     ({"model scale"}, _own_scale),
     ({"outliers"}, _confine),
-    ({"cut off"}, _whole_scales),
-    (_BETWEEN_LEVELS, _rounding),
+    (_BETWEEN_LEVELS, _nearest),
     (_BETWEEN_LEVELS, _zero_point),
     (_AS_USUAL, _other_format),
     (_AS_USUAL, _smaller_groups),
-    (_BETWEEN_LEVELS, _bits_lower_it),
+    (_BETWEEN_LEVELS, _more_bits),
     ({"light tails"}, _even_levels),
     (_ANY, _finer_scales),
     (_ANY, _more_bits),
@@ -614,7 +550,7 @@ SENTENCES: Rows[Case] = (
             else "This tensor has no elements, so there is nothing to quantize."
         ),
     ),
-    ("not finite", lambda case: nonfinite_sentence(case.report) or None),
+    ("not finite", lambda case: nonfinite_sentence(case.report)),
     (
         "zeros",
         lambda case: (
@@ -649,11 +585,4 @@ def explain(
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
     usable = tuple(o for o in others if o.bits_per_parameter < stored_bits)
     case = Case(report, stats, outliers, usable, stored_bits)
-    _, sentence = first_row(SENTENCES, case)
-    if report.scheme.rounding == "stochastic" and report.scheme.clips and report.mse:
-        return (
-            f"{sentence.removesuffix('.')}; stochastic rounding keeps the mean of values between "
-            f"the levels only, and {report.scheme.format} clips what lies beyond the last level: "
-            f"that is biased inward."
-        )
-    return sentence
+    return first_row(SENTENCES, case)[1]

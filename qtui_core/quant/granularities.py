@@ -13,17 +13,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Unpack
 
 from qtui_core.answers.codes import EqualBits
-from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.elements import ModelExtent, TensorLike, elements_of
-from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
-from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.plan import scan
-from qtui_core.quant.reading import Watch
+from qtui_core.quant.layout import layout_of, matrix_shape
 from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import (
     MAX_SIZE,
@@ -57,53 +51,11 @@ BLOCKS: tuple[Granularity, ...] = tuple(PerBlock(size) for size in (4096, 1024, 
 
 
 @dataclass(frozen=True)
-class GranularityError:
-    """One granularity of a format on a tensor.
-
-    Attributes:
-        granularity: its text, `group128`; empty for a cast, which has none.
-        report: the error, its Gaussian expectation, bits and bytes.
-        scales: the number of scales.
-        overhead_bits: bits per element for scales, zero points and columns kept in 16 bits, in
-            addition to the code.
-    """
-
-    granularity: str
-    report: ErrorReport
-    scales: int
-    overhead_bits: float
-
-
-@dataclass(frozen=True)
 class LeftOut:
     """A granularity that is left out of the comparison, and a sentence that says why."""
 
     granularity: str
     reason: str
-
-
-@dataclass(frozen=True)
-class GranularityErrors:
-    """The rows in the order of the granularities, and those that are left out."""
-
-    rows: tuple[GranularityError, ...]
-    left_out: tuple[LeftOut, ...]
-
-
-def error_by_granularity(
-    x: TensorLike,
-    scheme: Scheme,
-    granularities: Sequence[Granularity] | None = None,
-    *,
-    model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
-) -> GranularityErrors:
-    """The error of `scheme` with each of `granularities`, by default the usual ones of its format
-    and its own. Other arguments and errors are those of `scan`."""
-    schemes, left_out = schemes_by_granularity(scheme, elements_of(x).shape, granularities)
-    found = [ErrorScan(candidate) for candidate in schemes]
-    scan(x, found, model_absmax=model_absmax, **watch)
-    return GranularityErrors(tuple(granularity_error(e.result()) for e in found), left_out)
 
 
 def schemes_by_granularity(
@@ -137,18 +89,6 @@ def schemes_by_granularity(
             reason = f"In this tensor the groups of {dropped.granularity} are those of"
             left_out.append(LeftOut(str(dropped.granularity), f"{reason} {kept.granularity}."))
     return tuple(found), tuple(left_out)
-
-
-def granularity_error(report: ErrorReport) -> GranularityError:
-    """A measured scheme as a row of the comparison."""
-    scheme = report.scheme
-    granularity = scheme.granularity
-    return GranularityError(
-        granularity="" if granularity is None else str(granularity),
-        report=report,
-        scales=0 if granularity is None else math.prod(scale_shape(granularity, report.shape)),
-        overhead_bits=report.bits_per_parameter - scheme.bits,
-    )
 
 
 def _groups(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[object, bool]:

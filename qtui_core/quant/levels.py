@@ -3,10 +3,8 @@ group can then represent, and the codes of a scheme: bit pattern, level, and whe
 get it.
 
 The numbers of a rule of `SCALE_RULES` are defined only here: for integers the codes and steps
-(`INTEGER_RANGES`); for power-of-two scales the code of a float32 absmax (`scale_codes`), and the
-absmax at which the scale doubles (`turns_up_at`), from which levels and expected errors are
-computed. Source of the rules for powers of two: torchao's `to_mx` (torchao 0.18,
-`prototype/mx_formats/mx_tensor.py`).
+(`INTEGER_RANGES`), for power-of-two scales the code of a float32 absmax (`scale_codes`). Source of
+the rules for powers of two: torchao's `to_mx` (torchao 0.18, `prototype/mx_formats/mx_tensor.py`).
 """
 
 from __future__ import annotations
@@ -56,21 +54,6 @@ def integer_range(rule: str, bits: int) -> IntegerRange:
     return INTEGER_RANGES[rule](2 ** (bits - 1))
 
 
-def turns_up_at(rule: str, largest: float, mantissa_bits: int) -> tuple[float, bool]:
-    """Where in an octave of the absmax the power-of-two scale doubles: (the fraction in [0.5, 1],
-    as `math.frexp` returns it; whether it has doubled at that fraction itself). `largest` is the
-    largest number of the element format, and `mantissa_bits` its mantissa bits."""
-    match rule:
-        case "rceil":
-            return math.frexp(largest)[0], False
-        case "ceil":
-            return 0.5, False
-        case "even":
-            # Half a step of the mantissa below the next power of two.
-            return 1 - 2.0 ** -(mantissa_bits + 2), True
-    return 1.0, False
-
-
 def scale_codes(
     absmax: Float32, rule: str, largest: np.float32, mantissa_bits: int
 ) -> npt.NDArray[np.uint8]:
@@ -115,33 +98,6 @@ def _ceil_exponent(words: Int64) -> Int64:
     return _floor_exponent(words) + beyond
 
 
-def levels(scheme: Scheme, low: float = -1.0, high: float = 1.0) -> Float64:
-    """All values that a group with elements from `low` to `high` (in the tensor's unit) can
-    represent: float64, ascending, without duplicates. Scales are not rounded, except that a
-    microscaling scale is a power of two. Empty for formats of more than 8 bits, whose levels are
-    too many to draw.
-
-    With the default range these are the levels of a group with absmax 1. For the rule `signed`, +1
-    is then the extreme element, and there is one level more on its side of zero. The scale of a
-    ternary group is a mean magnitude; here it is that of elements spread evenly over the range.
-    """
-    if scheme.family is Family.CAST:
-        return np.empty(0)
-    if scheme.float_zero_point:
-        return np.unique(np.linspace(low, high, 2**scheme.bits))
-    if not scheme.symmetric:
-        return asymmetric_levels(scheme.bits, np.array([low]), np.array([high]))[0]
-    extreme = low if abs(low) > abs(high) else high
-    if scheme.scale_rule != "signed":
-        extreme = abs(extreme)
-    match scheme.family:
-        case Family.TERNARY:
-            return np.unique(unit_levels(scheme) * _even_mean(low, high))
-        case Family.MICROSCALING:
-            return np.unique(plain_levels(scheme) * shared_scale(scheme, extreme))
-    return np.unique(unit_levels(scheme) * extreme)
-
-
 def levels_at_scale(scheme: Scheme, scale: float, zero_point: float | None = None) -> Float64:
     """The values that a group with this stored scale (and zero point) represents, float64,
     ascending; empty for a cast."""
@@ -172,20 +128,6 @@ def plain_levels(scheme: Scheme) -> Float64:
 
 
 @cache
-def unit_levels(scheme: Scheme) -> Float64:
-    """Levels of a symmetric scheme in units of the extent that sets the scale: the absmax, the
-    extreme element for `signed`, the mean magnitude for ternary. float64, ascending, zero once.
-    Power-of-two scales are treated as if they could be any number."""
-    plain = plain_levels(scheme)
-    match scheme.family:
-        case Family.CODEBOOK | Family.TERNARY:
-            return plain
-        case Family.INTEGER:
-            return _frozen(np.sort(plain / integer_range(scheme.scale_rule, scheme.bits).steps))
-    return _frozen(plain / plain[-1])
-
-
-@cache
 def element_values(fmt: Format) -> Float64:
     """The value of each code of a format of at most 8 bits, float64 `[2^bits]`, with NaN and
     infinities. The code of -2 in MXINT8, which quantization does not use, is NaN here."""
@@ -193,43 +135,6 @@ def element_values(fmt: Format) -> Float64:
     if not isinstance(fmt, FloatFormat):
         values[fmt.sign_bit] = np.nan
     return _frozen(values)
-
-
-def shared_scale(scheme: Scheme, absmax: float) -> float:
-    """The power-of-two scale of a microscaling scheme for an absmax, as in `scale_codes` but
-    without the limits of E8M0. 1 for zero."""
-    if absmax == 0:
-        return 1.0
-    fraction, exponent = math.frexp(absmax)  # 0.5 <= fraction < 1
-    limit, reached = turn_of_scale(scheme)
-    exponent += fraction >= limit if reached else fraction > limit
-    return math.ldexp(1.0, exponent - math.frexp(plain_levels(scheme)[-1])[1])
-
-
-def turn_of_scale(scheme: Scheme) -> tuple[float, bool]:
-    """`turns_up_at` for a microscaling scheme."""
-    assert scheme.element is not None
-    fmt = get_format(scheme.element)
-    mantissa = fmt.mantissa_bits if isinstance(fmt, FloatFormat) else fmt.bits - 2
-    return turns_up_at(scheme.scale_rule, float(plain_levels(scheme)[-1]), mantissa)
-
-
-def asymmetric_levels(bits: int, low: Float64, high: Float64) -> Float64:
-    """Levels of asymmetric integers for ranges `low`, `high` of any shape: float64 `[..., 2^bits]`.
-    The zero point is rounded, so the outermost levels are within half a step of the range's
-    ends."""
-    low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
-    steps = 2**bits - 1
-    scale = np.maximum((high - low) / steps, np.finfo(np.float64).tiny)
-    zero_point = np.clip(np.rint(-low / scale), 0, steps)
-    return (np.arange(steps + 1) - zero_point[..., None]) * scale[..., None]
-
-
-def _even_mean(low: float, high: float) -> float:
-    """The mean magnitude of numbers spread evenly from `low` to `high`."""
-    if low == high:
-        return abs(low)
-    return abs(high * abs(high) - low * abs(low)) / (2 * (high - low))
 
 
 def _frozen(values: Float64) -> Float64:
@@ -256,14 +161,6 @@ class Alphabet:
     levels: Float64
     reachable: npt.NDArray[np.bool_]
     top: float
-
-    @property
-    def edges(self) -> Float64:
-        """The edges between reachable levels: midpoints, with -inf and inf at the ends, float64
-        `[reachable + 1]`. Between the two zeros the edge is zero."""
-        values = self.levels[self.reachable]
-        middles = (values[1:] + values[:-1]) / 2
-        return np.concatenate([[-np.inf], middles, [np.inf]])
 
 
 @lru_cache(maxsize=64)

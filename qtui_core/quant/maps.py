@@ -383,28 +383,6 @@ def tensor_map(
     return found.result()
 
 
-def error_map(
-    x: TensorLike,
-    scheme: Scheme,
-    rows_out: int,
-    columns_out: int,
-    *,
-    model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
-) -> TensorMap:
-    """The largest |error| of a scheme in each cell, over the whole tensor. Arguments and errors are
-    those of `tensor_map`."""
-    return tensor_map(
-        x,
-        MapKind.ERROR,
-        (scheme,),
-        rows_out,
-        columns_out,
-        model_absmax=model_absmax,
-        **watch,
-    )
-
-
 def _checked(window: Window | None, elements: Elements) -> Window:
     rows, columns = elements.matrix
     if window is None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport
-from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import Float32, matrix_shape
@@ -28,63 +27,9 @@ from qtui_core.schemes.scheme import Family, Scheme
 SAFE_MAGNITUDES = (1e-12, 1e15)
 
 
-@dataclass(frozen=True)
-class SegmentError:
-    """Sums over one segment.
-
-    Attributes:
-        squared_error, squared: sums of (x - dequantized x)² and of x² over the elements that are
-            finite.
-        max_error, max_index: the largest |x - dequantized x|, and its place in the flattened
-            tensor.
-        nonfinite: the number of NaN and infinities.
-        saturated: the number of elements beyond the largest number of the format.
-        subnormal: the number of elements below its smallest normal number, zeros not counted.
-    """
-
-    squared_error: float
-    squared: float
-    max_error: float
-    max_index: int
-    nonfinite: int
-    saturated: int
-    subnormal: int
-
-    def __add__(self, later: SegmentError) -> SegmentError:
-        """The sums over both segments. Of two equal largest errors the earlier one is kept."""
-        largest = later if later.max_error > self.max_error else self
-        return SegmentError(
-            self.squared_error + later.squared_error,
-            self.squared + later.squared,
-            largest.max_error,
-            largest.max_index,
-            self.nonfinite + later.nonfinite,
-            self.saturated + later.saturated,
-            self.subnormal + later.subnormal,
-        )
-
-
-NO_ERROR = SegmentError(0.0, 0.0, 0.0, 0, 0, 0, 0)
-
-
-@dataclass(frozen=True)
-class ElementErrors:
-    """The error that a scheme makes in each element of a segment; every array is `[size]`, and 0
-    where an element is not finite.
-
-    Attributes:
-        prepared: the segment and its scales.
-        values: the elements, which may be those of the tensor.
-        magnitude: |x - dequantized x|.
-    """
-
-    prepared: Prepared
-    values: Float32
-    magnitude: Float32
-
-
-def element_errors(plan: Plan, segment: Segment) -> ElementErrors:
-    """The error of each element."""
+def element_errors(plan: Plan, segment: Segment) -> tuple[Prepared, Float32, Float32]:
+    """A segment with its scales, its elements, and |x - dequantized x| of each, both float32
+    `[size]` and 0 where an element is not finite. The elements may be those of the tensor."""
     prepared = prepare(plan, segment)
     error = round_trip(plan, prepared)
     x = prepared.values
@@ -92,34 +37,7 @@ def element_errors(plan: Plan, segment: Segment) -> ElementErrors:
     if prepared.nonfinite is not None:
         error[prepared.nonfinite] = 0
         x = np.where(prepared.nonfinite, np.float32(0), x)
-    return ElementErrors(prepared, x, np.abs(error, out=error))
-
-
-def segment_error(plan: Plan, segment: Segment) -> SegmentError:
-    """The sums of the errors of one segment."""
-    with np.errstate(all="ignore"):
-        found = element_errors(plan, segment)
-        x, magnitude, prepared = found.values, found.magnitude, found.prepared
-        # The words of magnitudes have the order of the magnitudes, and integers are searched
-        # faster.
-        index = int(magnitude.view(np.int32).argmax())
-        saturated = subnormal = 0
-        if plan.scheme.family is Family.CAST:
-            size = np.abs(x)
-            subnormal = int(np.count_nonzero((size < plan.coder.smallest_normal) & (size > 0)))
-            if prepared.absmax > plan.coder.largest:
-                saturated = int(np.count_nonzero(size > plan.coder.largest))
-        if plan.decomposition is not None:
-            saturated = plan.decomposition.count_beyond(x, segment.start)
-        return SegmentError(
-            squared_error=sum_of_squares(magnitude, float(magnitude[index])),
-            squared=sum_of_squares(x, prepared.absmax),
-            max_error=float(magnitude[index]),
-            max_index=segment.start + index,
-            nonfinite=0 if prepared.nonfinite is None else int(prepared.nonfinite.sum()),
-            saturated=saturated,
-            subnormal=subnormal,
-        )
+    return prepared, x, np.abs(error, out=error)
 
 
 def sum_of_squares(values: Float32, largest: float) -> float:
@@ -133,20 +51,80 @@ def sum_of_squares(values: Float32, largest: float) -> float:
     return float(np.square(values).sum())
 
 
-class ErrorScan(SchemeReducer[SegmentError]):
+class ErrorScan(SchemeReducer[tuple[Any, ...]]):
     """The error of a scheme."""
 
     def begin(self, elements: Elements) -> None:
-        self._elements, self._total = elements, NO_ERROR
+        self._elements, self._sums = elements, np.zeros(5)
+        self._max_error, self._place = 0.0, 0
 
-    def take(self, segment: Segment) -> SegmentError:
-        return segment_error(self.plan, segment)
+    def take(self, segment: Segment) -> tuple[Any, ...]:
+        """The largest error, its place in the flattened tensor, and five sums."""
+        plan = self.plan
+        prepared, x, magnitude = element_errors(plan, segment)
+        # The words of magnitudes have the order of the magnitudes, and integers are searched
+        # faster.
+        index = int(magnitude.view(np.int32).argmax())
+        largest = float(magnitude[index])
+        saturated = subnormal = 0
+        if plan.scheme.family is Family.CAST:
+            size = np.abs(x)
+            subnormal = int(np.count_nonzero((size < plan.coder.smallest_normal) & (size > 0)))
+            if prepared.absmax > plan.coder.largest:
+                saturated = int(np.count_nonzero(size > plan.coder.largest))
+        if plan.decomposition is not None:
+            saturated = plan.decomposition.count_beyond(x, segment.start)
+        return largest, segment.start + index, (
+            sum_of_squares(magnitude, largest),
+            sum_of_squares(x, prepared.absmax),
+            0 if prepared.nonfinite is None else prepared.nonfinite.sum(),
+            saturated,
+            subnormal,
+        )  # fmt: skip
 
-    def add(self, part: SegmentError) -> None:
-        self._total += part
+    def add(self, part: tuple[Any, ...]) -> None:
+        largest, place, sums = part
+        if largest > self._max_error:  # of two equal ones the earlier is kept
+            self._max_error, self._place = largest, place
+        self._sums += sums
 
     def result(self) -> ErrorReport:
-        return report_of(self._elements, self.plan, self.model_absmax, self._total)
+        plan, scheme, shape, count = (
+            self.plan,
+            self.scheme,
+            self._elements.shape,
+            self._elements.count,
+        )
+        squared_error, squared = self._sums[:2].tolist()
+        nonfinite, saturated, subnormal = map(int, self._sums[2:])
+        finite = count - nonfinite
+        power = squared / finite if finite else 0.0
+        relative = gaussian = None
+        if power > 0:
+            relative = squared_error / squared
+            gaussian = gaussian_relative_mse(
+                scheme, shape, sigma=math.sqrt(power), model_absmax=self.model_absmax
+            )
+        return ErrorReport(
+            scheme=scheme,
+            shape=shape,
+            count=count,
+            nonfinite=nonfinite,
+            saturated=saturated,
+            subnormal=subnormal,
+            mse=squared_error / finite if finite else 0.0,
+            relative_mse=relative,
+            sqnr_db=decibels(relative),
+            max_abs_error=self._max_error,
+            max_abs_error_index=divmod(self._place, matrix_shape(shape)[1]) if count else None,
+            bits_per_parameter=bits_per_parameter(scheme, shape, plan.outlier_columns),
+            bytes=quantized_bytes(scheme, shape, plan.outlier_columns),
+            gaussian_mse=None if gaussian is None else gaussian * power,
+            gaussian_relative_mse=gaussian,
+            gaussian_sqnr_db=decibels(gaussian),
+            outlier_columns=plan.outlier_columns,
+            signal=squared,
+        )
 
 
 def measure(
@@ -166,46 +144,6 @@ def measure(
         return report
     outliers = find_beyond(x, scheme.outlier_threshold, **without_progress(watch))
     return replace(report, outliers=outliers)
-
-
-def report_of(
-    elements: Elements,
-    plan: Plan,
-    model_absmax: ModelExtent | None,
-    total: SegmentError,
-) -> ErrorReport:
-    """The report on a tensor whose segments sum to `total`."""
-    scheme, shape = plan.scheme, elements.shape
-    finite = elements.count - total.nonfinite
-    columns = matrix_shape(shape)[1]
-    mse = total.squared_error / finite if finite else 0.0
-    power = total.squared / finite if finite else 0.0
-    relative = gaussian = None
-    if power > 0:
-        relative = total.squared_error / total.squared
-        gaussian = gaussian_relative_mse(
-            scheme, shape, sigma=math.sqrt(power), model_absmax=model_absmax
-        )
-    return ErrorReport(
-        scheme=scheme,
-        shape=shape,
-        count=elements.count,
-        nonfinite=total.nonfinite,
-        saturated=total.saturated,
-        subnormal=total.subnormal,
-        mse=mse,
-        relative_mse=relative,
-        sqnr_db=decibels(relative),
-        max_abs_error=total.max_error,
-        max_abs_error_index=divmod(total.max_index, columns) if elements.count else None,
-        bits_per_parameter=bits_per_parameter(scheme, shape, plan.outlier_columns),
-        bytes=quantized_bytes(scheme, shape, plan.outlier_columns),
-        gaussian_mse=None if gaussian is None else gaussian * power,
-        gaussian_relative_mse=gaussian,
-        gaussian_sqnr_db=decibels(gaussian),
-        outlier_columns=plan.outlier_columns,
-        signal=total.squared,
-    )
 
 
 def decibels(relative_mse: float | None) -> float | None:

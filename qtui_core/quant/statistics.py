@@ -12,7 +12,7 @@ from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.layout import Float32
+from qtui_core.quant.layout import Float32, Float64
 from qtui_core.quant.plan import scan
 from qtui_core.quant.reading import Reducer, Watch
 
@@ -152,18 +152,7 @@ Int64 = npt.NDArray[np.int64]
 MOST_BINS = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class ValueHistogram:
-    """How many finite elements lie in each bin.
-
-    Attributes:
-        counts: int64 `[bins]`. An element on an inner edge belongs to the bin above it.
-        edges: float64 `[bins + 1]`, of equal distance. Both arrays are empty if no element is
-            finite.
-    """
-
-    counts: Int64
-    edges: npt.NDArray[np.float64]
+Histogram = tuple[Int64, Float64]
 
 
 class HistogramScan(Reducer[Int64]):
@@ -197,8 +186,8 @@ class HistogramScan(Reducer[Int64]):
     def add(self, part: Int64) -> None:
         self._counts += part
 
-    def result(self) -> ValueHistogram:
-        return ValueHistogram(self._counts, self._edges)
+    def result(self) -> Histogram:
+        return self._counts, self._edges
 
 
 def histogram(
@@ -208,8 +197,11 @@ def histogram(
     low: float | None = None,
     high: float | None = None,
     **watch: Unpack[Watch],
-) -> ValueHistogram:
-    """The distribution of the elements from `low` to `high`. By default these are the smallest and
+) -> Histogram:
+    """The distribution of the elements from `low` to `high`: how many lie in each bin, int64
+    `[bins]`, and the edges of the bins, float64 `[bins + 1]`, of equal distance, as from numpy. An
+    element on an inner edge belongs to the bin above it. Both are empty if no element is finite.
+    By default `low` and `high` are the smallest and
     the largest finite element, which takes one more pass. Elements outside the range are not
     counted.
 
@@ -227,7 +219,7 @@ def histogram(
         if progress:
             watch["progress"] = lambda share: progress((1 + share) / 2)
         if stats.min is None or stats.max is None:
-            return ValueHistogram(np.empty(0, np.int64), np.empty(0))
+            return np.empty(0, np.int64), np.empty(0)
         low = stats.min if low is None else low
         high = stats.max if high is None else high
     found = HistogramScan(bins, low, high)

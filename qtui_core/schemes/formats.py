@@ -83,8 +83,6 @@ SCALE_RULES: dict[Family, tuple[str, ...]] = {
     Family.INTEGER: ("absmax", "full", "signed"),
     Family.MICROSCALING: ("floor", "ceil", "even", "rceil"),
 }
-#: Rules with which the largest values of a group may lie beyond the outermost levels.
-CLIPPING_RULES = ("full", "floor", "even")
 #: Families whose formats have a fixed granularity.
 FIXED_GRANULARITY = (Family.MICROSCALING, Family.TWO_LEVEL)
 ALL_SCALE_RULES = tuple(rule for rules in SCALE_RULES.values() for rule in rules)

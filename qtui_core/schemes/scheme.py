@@ -15,7 +15,6 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.schemes.formats import (
     ALL_SCALE_RULES,
-    CLIPPING_RULES,
     FIXED_GRANULARITY,
     FORMAT_HELP,
     MAX_DOUBLE_QUANTIZED_BLOCK,
@@ -97,21 +96,6 @@ class Scheme:
     def scale_rules(self) -> tuple[str, ...]:
         """The rules this format may use, its default first."""
         return SCALE_RULES.get(self.family, ("absmax",))
-
-    @property
-    def clips(self) -> bool:
-        """Whether the largest values of a group may lie beyond the outermost levels. That is so
-        with power-of-two scales that are rounded down, scales rounded to E4M3, integer zero points,
-        and the rule `full`."""
-        match self.family:
-            case Family.MICROSCALING:
-                return self.scale_rule in CLIPPING_RULES
-            case Family.TWO_LEVEL:
-                return True
-            case Family.INTEGER:
-                whole_zero_point = not (self.symmetric or self.float_zero_point)
-                return self.scale_rule in CLIPPING_RULES or whole_zero_point
-        return False
 
     def __str__(self) -> str:
         parts = [self.format]

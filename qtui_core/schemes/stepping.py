@@ -13,11 +13,9 @@ from qtui_core.schemes.granularity import (
     PerColumn,
     PerGroup,
     PerModel,
-    PerRow,
-    PerTensor,
     PerTile,
-    PerToken,
     kind_of,
+    parse_granularity,
     size_of,
 )
 from qtui_core.schemes.scheme import (
@@ -173,12 +171,7 @@ def _step_size(scheme: Scheme, direction: int) -> Scheme:
             f"A scale per {granularity} has no size to change; group, block and a square tile "
             f"have one."
         )
-    larger = [size for size in SIZES if size > current]
-    smaller = [size for size in SIZES if size < current]
-    if direction > 0:
-        size = larger[0] if larger else SIZES[0]
-    else:
-        size = smaller[-1] if smaller else SIZES[-1]
+    size = _next(SIZES, current, direction)
     if isinstance(granularity, PerTile):
         return replace(scheme, granularity=PerTile(size, size))
     return replace(scheme, granularity=_granularity(kind_of(granularity), size))
@@ -210,13 +203,7 @@ def _step_nested(scheme: Scheme, direction: int) -> Scheme:
             f"{scheme} has no nested blocks: turn double quantization on first, which nf4 and fp4 "
             f"have."
         )
-    current = scheme.nested_block
-    larger = [size for size in NESTED_SIZES if size > current]
-    smaller = [size for size in NESTED_SIZES if size < current]
-    if direction > 0:
-        size = larger[0] if larger else NESTED_SIZES[0]
-    else:
-        size = smaller[-1] if smaller else NESTED_SIZES[-1]
+    size = _next(NESTED_SIZES, scheme.nested_block, direction)
     return replace(scheme, nested_block=size)
 
 
@@ -244,23 +231,17 @@ def roundings_of(scheme: Scheme) -> tuple[str, ...]:
 
 
 def _granularity(kind: str, size: int) -> Granularity:
-    match kind:
-        case "model":
-            return PerModel()
-        case "tensor":
-            return PerTensor()
-        case "row":
-            return PerRow()
-        case "column":
-            return PerColumn()
-        case "token":
-            return PerToken()
-        case "tile":
-            return PerTile(TILE, TILE)
-        case "group":
-            return PerGroup(size)
-        case _:
-            return PerBlock(size)
+    sizes = {"tile": f"{TILE}x{TILE}", "group": str(size), "block": str(size)}
+    found = parse_granularity(f"{kind}{sizes.get(kind, '')}")
+    assert found is not None
+    return found
+
+
+def _next(sizes: tuple[int, ...], current: int, direction: int) -> int:
+    """The next larger or smaller size, and from either end to the other."""
+    if direction > 0:
+        return next((size for size in sizes if size > current), sizes[0])
+    return next((size for size in reversed(sizes) if size < current), sizes[-1])
 
 
 def _others(values: tuple[str, ...], current: str, direction: int) -> Iterator[str]:

@@ -88,7 +88,7 @@ def test_a_report_in_a_pipe_is_written_without_rich():
 def test_the_estimate_and_the_exact_formats_are_standard_library_only():
     code = (
         "import sys; import qtui_core.memory.estimate, qtui_core.memory.advice.fit; "
-        "from qtui_core.formats import E4M3, round_value; "
+        "from qtui_core.formats import E4M3, encode; "
         "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Convention
+from qtui_core.formats import Exact, Format, decode, encode
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Event
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
+from qtui_core.quant.columns import ColumnScan, ColumnStatistics
 from qtui_core.quant.elements import ModelExtent, TensorLike
+from qtui_core.quant.maps import MapKind, TensorMap, tensor_map
 from qtui_core.quant.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
 from qtui_core.quant.plan import scan
 from qtui_core.quant.reading import Watch
@@ -51,6 +54,25 @@ def code_occupancy(
     found = OccupancyScan(scheme, bins)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
+
+
+def error_map(
+    x: TensorLike, scheme: Scheme, rows_out: int, columns_out: int, **watch: Unpack[Watch]
+) -> TensorMap:
+    """The largest |error| of a scheme in each cell, over the whole tensor."""
+    return tensor_map(x, MapKind.ERROR, (scheme,), rows_out, columns_out, **watch)
+
+
+def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics:
+    """Largest magnitude and root mean square of each column."""
+    found = ColumnScan()
+    scan(x, [found], **watch)
+    return found.result()
+
+
+def round_value(fmt: Format, *how: Any, **more: Any) -> Exact:
+    """A value rounded to a number of the format; arguments are those of `encode`."""
+    return decode(fmt, encode(fmt, *how, **more)).value
 
 
 def allocated_in(found: Estimate, phase: str) -> int:

@@ -57,9 +57,9 @@ def histogram(session: Session, task: Task[HistogramRequest]) -> BinCounts:
     if stats.min is None or stats.max is None:
         return BinCounts((), array([], "<i8"))
     watch = watched(task, 0.5, 1.0)
-    found = histogram_of(tensor, task.asked.bins, low=stats.min, high=stats.max, **watch)
-    edges = float(found.edges[0]), float(found.edges[-1])
-    return BinCounts(edges, array(found.counts, "<i8"))
+    bins = task.asked.bins
+    counts, edges = histogram_of(tensor, bins, low=stats.min, high=stats.max, **watch)
+    return BinCounts((float(edges[0]), float(edges[-1])), array(counts, "<i8"))
 
 
 def measure(session: Session, task: Task[SchemeRequest]) -> ErrorReport:

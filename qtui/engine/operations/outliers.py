@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -34,17 +35,17 @@ from qtui.engine.requests import (
 )
 from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme
+from qtui_core.quant import ErrorReport, Scheme
 from qtui_core.quant.attribution import (
     Kept,
-    SweepPoint,
     attribute_error,
     decomposition_sweep,
     keep_columns,
     suspects,
 )
 from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
-from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
+from qtui_core.quant.granularities import schemes_by_granularity
+from qtui_core.quant.layout import scale_shape
 from qtui_core.quant.measure import decibels
 from qtui_core.schemes.stepping import FIRST_THRESHOLD
 
@@ -168,19 +169,19 @@ def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
     for candidate in schemes:
         for name, subject in subjects:
             part = done / total, (done + 1) / total
-            found = granularity_error(session.errors_of(task, subject, candidate, *part))
+            found = session.errors_of(task, subject, candidate, *part)
             done += 1
             row = GranularityRow(
                 scheme=str(candidate),
-                granularity=found.granularity,
-                scales=found.scales,
-                overhead_bits=found.overhead_bits,
-                bits_per_parameter=found.report.bits_per_parameter,
-                mse=found.report.mse,
-                relative_mse=found.report.relative_mse,
-                sqnr_db=found.report.sqnr_db,
-                gaussian_sqnr_db=found.report.gaussian_sqnr_db,
-                saturated=found.report.saturated,
+                granularity=str(candidate.granularity or ""),
+                scales=math.prod(scale_shape(candidate.granularity, found.shape)),
+                overhead_bits=found.bits_per_parameter - candidate.bits,
+                bits_per_parameter=found.bits_per_parameter,
+                mse=found.mse,
+                relative_mse=found.relative_mse,
+                sqnr_db=found.sqnr_db,
+                gaussian_sqnr_db=found.gaussian_sqnr_db,
+                saturated=found.saturated,
             )
             rows[name].append(row)
             task.progress(done / total, GranularityProgress(name, row))
@@ -214,21 +215,18 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
             thresholds.add(scheme.outlier_threshold)
         if min(thresholds) < FIRST_THRESHOLD < max(thresholds):
             thresholds.add(FIRST_THRESHOLD)
-    known: dict[float, SweepPoint] = session.remembered(task, tensor, ("sweep", str(base)), dict)
+    known: dict[float, ErrorReport] = session.remembered(task, tensor, ("sweep", str(base)), dict)
     missing = sorted(thresholds - known.keys(), reverse=True)
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
-    known.update((point.threshold, point) for point in swept)
+    known.update(zip(missing, swept, strict=True))
     added = _energy_added(session, task, tensor)
-    points = tuple(
-        _over_original(known[threshold], replace(base, outlier_threshold=threshold), added)
-        for threshold in sorted(thresholds, reverse=True)
-    )
+    swept_by = ((known[t], replace(base, outlier_threshold=t)) for t in sorted(thresholds)[::-1])
     return DecompositionSweep(
         scheme=str(replace(base, outlier_threshold=None)),
         why=why,
         threshold=chosen,
         column_total=int(columns.absmax.size),
-        points=points,
+        points=tuple(_over_original(*each, added) for each in swept_by),
     )
 
 
@@ -241,19 +239,19 @@ def _energy_added(session: Session, task: Task[TensorRequest], tensor: SessionTe
     return session.statistics_of(task, tensor, 1.0, 1.0).mean_square / before if before else 1.0
 
 
-def _over_original(point: SweepPoint, scheme: Scheme, added: float) -> ThresholdPoint:
+def _over_original(found: ErrorReport, scheme: Scheme, added: float) -> ThresholdPoint:
     """The error relative to the energy of the original tensor, as for the granularities: the energy
     of a huge injected outlier would make the error of all other elements look small."""
-    relative, sqnr_db = point.relative_mse, point.sqnr_db
+    relative, sqnr_db = found.relative_mse, found.sqnr_db
     if relative is not None and added != 1.0:
         relative *= added
         sqnr_db = decibels(relative)
     return ThresholdPoint(
-        threshold=point.threshold,
+        threshold=scheme.outlier_threshold or 0.0,
         scheme=str(scheme),
-        columns=point.columns,
-        bits_per_parameter=point.bits_per_parameter,
-        bytes=point.bytes,
+        columns=found.outlier_columns,
+        bits_per_parameter=found.bits_per_parameter,
+        bytes=found.bytes,
         relative_mse=relative,
         sqnr_db=sqnr_db,
     )

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from shorthands import column_statistics
 
 from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, find_outliers, measure, quantize, statistics
 from qtui_core.quant.attribution import attribute_error, keep_columns
-from qtui_core.quant.columns import column_statistics
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROJ = "layers.0.proj.weight"

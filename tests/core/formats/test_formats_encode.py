@@ -18,6 +18,7 @@ from formats_oracle import (
     name_of,
     probes,
 )
+from shorthands import round_value
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import (
@@ -32,13 +33,11 @@ from qtui_core.formats import (
     INT4,
     INT8,
     MXINT8,
-    TF32,
     FloatFormat,
     IntFormat,
     Rounding,
     decode,
     encode,
-    round_value,
 )
 from qtui_core.formats.array import encode_array
 
@@ -63,20 +62,6 @@ def test_scalar_encode_finds_the_right_neighbour(
     assert not wrong, wrong[:5]
 
 
-@SATURATION
-@over("rounding", MODES)
-@over("fmt", [FP16, BF16], ids=name_of)
-def test_scalar_encode_of_sixteen_bits_on_a_sample(
-    fmt: FloatFormat, rounding: Rounding, saturate: bool
-) -> None:
-    every = probes(fmt, np.float64)
-    # The ends, which have the special values, and a stride that includes all kinds of probes.
-    values = np.concatenate([every[:40], every[::211], every[-400:]])
-    expected = expected_codes(fmt, values, rounding, saturate)
-    ours = np.array([encode(fmt, v, rounding, saturate) for v in values.tolist()])
-    assert np.array_equal(ours, expected)
-
-
 @in_parts(2)
 @SATURATION
 @over("rounding", MODES)
@@ -93,15 +78,6 @@ def test_array_encode_finds_the_right_neighbour(
     expected = expected_codes(fmt, values, rounding, saturate)
     wrong = np.flatnonzero(ours != expected)
     assert not wrong.size, [(values[i], ours[i], expected[i]) for i in wrong[:5]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rounding", MODES)
-def test_array_encode_of_tf32_finds_the_right_neighbour(rounding: Rounding, dtype: type) -> None:
-    values = probes(TF32, dtype)
-    expected = expected_codes(TF32, values, rounding, False)
-    assert np.array_equal(encode_array(TF32, values, rounding, False), expected)
 
 
 @over("fmt", [*SMALL_FLOATS, *INTEGERS], ids=name_of)

@@ -19,8 +19,6 @@ from qtui_core.formats import (
     E3M0,
     E3M2,
     E4M3,
-    E4M3_IEEE,
-    E4M3B11FNUZ,
     E4M3FNUZ,
     E5M2,
     E8M0,
@@ -39,6 +37,7 @@ from qtui_core.formats import (
     Specials,
     get_format,
 )
+from qtui_core.formats.catalog import E4M3_IEEE, E4M3B11FNUZ
 
 torch = LazyImport("torch")
 

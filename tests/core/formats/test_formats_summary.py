@@ -11,6 +11,7 @@ import pytest
 from every import drawn, over
 from formats_claims import check
 from hypothesis import strategies as st
+from shorthands import round_value
 
 from qtui_core.formats import (
     BF16,
@@ -27,7 +28,6 @@ from qtui_core.formats import (
     Rounding,
     describe_value,
     parse_value,
-    round_value,
     summarize,
 )
 from qtui_core.formats.spec import FloatFormat

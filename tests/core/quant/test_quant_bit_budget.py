@@ -24,31 +24,6 @@ def shares(text, shape=LARGE):
     return {part.name: budget.share(part) for part in budget.parts}
 
 
-def test_double_quantization_takes_half_a_bit_to_an_eighth():
-    """QLoRA: 32/64 = 0.5 becomes 8/64 + 32/(64 x 256) = 0.127, and one offset."""
-    assert shares("nf4:block64") == {"codes": 4, "scales": Fraction(1, 2)}
-    offset = Fraction(32, 4096 * 4096)
-    assert shares("nf4:block64:dq") == {
-        "codes": 4,
-        "nested codes": Fraction(1, 8),
-        "nested constants": Fraction(1, 512),
-        "offset": offset,
-    }
-    budget = bit_budget(Scheme.parse("nf4:block64:dq"), LARGE)
-    assert budget.overhead == Fraction(65, 512) + offset
-    assert float(budget.overhead) == pytest.approx(0.127, abs=1e-4)
-
-
-@over("nested", [1, 16, 64, 1024, 4096])
-@over("block", [16, 64, 256, 4096])
-def test_any_two_block_sizes(block, nested):
-    count = 4096 * 4096
-    budget = bit_budget(Scheme.parse(f"nf4:block{block}:dq{nested}"), LARGE)
-    scales = count // block
-    bits = 4 * count + 8 * scales + 32 * -(-scales // nested) + 32
-    assert budget.bits_per_parameter == Fraction(bits, count)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -188,8 +188,7 @@ def test_a_sweep_is_one_measurement_after_another(options):
     points = decomposition_sweep(Rows(), scheme, thresholds, progress=seen.append)
     for threshold, point in zip(thresholds, points, strict=True):
         report = measure(x, replace(scheme, outlier_threshold=threshold))
-        assert point.threshold == threshold
-        assert (point.columns, point.bytes) == (report.outlier_columns, report.bytes)
+        assert (point.outlier_columns, point.bytes) == (report.outlier_columns, report.bytes)
         assert point.bits_per_parameter == report.bits_per_parameter
         assert point.relative_mse == pytest.approx(report.relative_mse, rel=1e-6)
         assert point.sqnr_db == pytest.approx(report.sqnr_db, rel=1e-6)
@@ -202,7 +201,7 @@ def test_a_sweep_of_nothing_and_of_what_cannot_be():
     x = with_outliers()
     assert decomposition_sweep(x, Scheme.parse("int8:row"), ()) == ()
     empty = decomposition_sweep(np.empty((0, 4)), Scheme.parse("int8:row"), (6.0,))
-    assert (empty[0].columns, empty[0].bytes, empty[0].sqnr_db) == (0, 0, None)
+    assert (empty[0].outlier_columns, empty[0].bytes, empty[0].sqnr_db) == (0, 0, None)
     with pytest.raises(UsageError, match="outliers is for"):
         decomposition_sweep(x, Scheme.parse("nf4"), (6.0,))
     with pytest.raises(UsageError, match="above 0"):

@@ -3,6 +3,7 @@ import pytest
 from every import over
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shorthands import round_value
 
 from qtui_core.formats import (
     BF16,
@@ -15,7 +16,6 @@ from qtui_core.formats import (
     FP16,
     TF32,
     Rounding,
-    round_value,
 )
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme, quantize
@@ -82,29 +82,6 @@ def test_one_value_at_a_time_in_exact_arithmetic(numbers):
             assert got == float(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("e4m3", "float8_e4m3fn"),
-        ("e5m2", "float8_e5m2"),
-        ("e2m1", "float4_e2m1fn"),
-        ("e3m2", "float6_e3m2fn"),
-        ("e2m3", "float6_e2m3fn"),
-        ("bf16", "bfloat16"),
-    ],
-)
-def test_ml_dtypes_inside_the_range(name, dtype):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    fmt = EVERY[name]
-    x = np.random.default_rng(8).standard_normal(100_000).astype(np.float32) * np.float32(
-        float(fmt.max) / 8
-    )
-    x = np.concatenate([x, midpoints(fmt)])
-    x = x[np.abs(x) <= float(fmt.max)]
-    _, y = as_they_are(x, name)
-    np.testing.assert_array_equal(y, x.astype(getattr(ml_dtypes, dtype)).astype(np.float32))
-
-
 def test_tf32_rounds_ties_away_as_its_instruction_does():
     words = np.array([0x3F801000, 0x3F803000, 0xBF801000], np.uint32)  # ties, both parities
     y = quantize(words.view(np.float32), Scheme.parse("tf32")).dequantize()
@@ -140,19 +117,6 @@ def test_scaled_by_absmax_over_the_largest_number(name, granularity):
     expected = decode_array(fmt, codes, np.float32) * scale_of
     np.testing.assert_array_equal(q.dequantize(), expected)
     assert q.scales.max() == np.abs(x).max() / np.float32(float(fmt.max))
-
-
-def test_torchao_scales_float8_the_same_way():
-    torch = pytest.importorskip("torch")
-    primitives = pytest.importorskip("torchao.quantization.quant_primitives")
-    x = np.random.default_rng(6).standard_normal((32, 128)).astype(np.float32)
-    tensor = torch.from_numpy(x)
-    for text, block in (("e4m3:tensor", (32, 128)), ("e4m3:row", (1, 128))):
-        scale = primitives._choose_scale_float8(tensor, block, torch.float8_e4m3fn)
-        codes = primitives._quantize_affine_float8(tensor, scale, torch.float8_e4m3fn)
-        q = quantize(x, Scheme.parse(text))
-        np.testing.assert_array_equal(q.scales.reshape(-1), scale.numpy().reshape(-1))
-        np.testing.assert_array_equal(q.codes, codes.view(torch.uint8).numpy())
 
 
 # What is not finite

@@ -1,19 +1,20 @@
 """The expected error on Gaussian data, compared with `measure` on Gaussian data."""
 
 import json
+import math
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
-from scheme_table import EVERY_SCHEME
+from shorthands import code_occupancy
 
-from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
-from qtui_core.quant.gaussian import _relative_mse, normal_rows
-from qtui_core.quant.layout import run_lengths
-from qtui_core.quant.levels import levels_at_scale
+from qtui_core.quant import Scheme, gaussian_relative_mse, measure
+from qtui_core.quant.gaussian import LONGEST, _relative_mse, normal_rows, usual_absmax
+from qtui_core.quant.levels import alphabet_of
 from qtui_core.quant.measure import decibels
+from qtui_core.quant.occupancy import expected_shares
 
 SHAPE = (1024, 1024)
 CASTS = ["bf16", "fp16", "tf32"]
@@ -54,51 +55,6 @@ def test_the_sample_gives_what_exact_quadrature_gave(text, parts):
             assert found == pytest.approx(fact, abs=0.05), (shape, sigma)
 
 
-@pytest.mark.parametrize(
-    "text", ["int4:group48", "e4m3:group700", "nf4:block100", "int4:block999:asym"]
-)
-def test_short_last_groups_count_with_their_own_length(samples, text):
-    scheme = Scheme.parse(text)
-    assert len(run_lengths(scheme.granularity, SHAPE)) == 2
-    assert np.mean([measure(x, scheme).relative_mse for x in samples]) == pytest.approx(
-        gaussian_relative_mse(scheme, SHAPE), rel=1e-2
-    )
-
-
-@over("text", CASTS)
-@over("sigma", [1.0, 0.02, 0.7, 3e-5, 2e-6, 4e-8, 1e-9, 900.0, 3e4, 1e6, 1e10])
-def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
-    x = samples[0] * np.float32(sigma)
-    report = measure(x, Scheme.parse(text))
-    assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
-
-
-@over(
-    ("text", "sigma"),
-    [("fp16", 2.0**-k) for k in range(13, 27)]
-    + [("bf16", 2.0**-k) for k in (124, 126, 127, 128, 129, 131)]
-    + [("tf32", 2.0**-k) for k in (126, 128, 130, 132)],
-)
-def test_casts_around_their_smallest_numbers(text, sigma):
-    """Brute force over every cell of the format with a noticeable share."""
-    mantissa, lowest = {"fp16": (10, -14), "bf16": (7, -126), "tf32": (10, -126)}[text]
-    exponents = np.arange(lowest, lowest + 18)
-    normal = (1 + np.arange(2**mantissa) / 2**mantissa) * 2.0 ** exponents[:, None]
-    numbers = np.concatenate(
-        [np.arange(2**mantissa) * 2.0 ** (lowest - mantissa), normal.reshape(-1)]
-    )
-    numbers = numbers[numbers < 12 * sigma] / sigma
-    edges = np.concatenate([[0], (numbers[1:] + numbers[:-1]) / 2, [numbers[-1]]])
-    x, w = np.polynomial.legendre.leggauss(40)
-    centre, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
-    nodes = centre[:, None] + half[:, None] * x
-    density = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi)
-    error = (nodes - numbers[:, None]) ** 2 * density * w * half[:, None]
-    expected = 2 * error.sum()
-    found = gaussian_relative_mse(Scheme.parse(text), (100, 100), sigma=sigma)
-    assert found == pytest.approx(expected, rel=0.01)
-
-
 def test_casts_below_the_normal_numbers_of_float32():
     x = np.random.default_rng(0).standard_normal((500, 500)) * 2e-39
     for text in ("bf16", "tf32"):
@@ -124,22 +80,6 @@ def test_groups_of_one_element_are_exact():
         assert gaussian_relative_mse(Scheme.parse(text), (5, 5)) == pytest.approx(0, abs=1e-13)
 
 
-def test_known_values_of_uniform_noise():
-    """Many levels over a wide range: the error of a uniform quantizer is step² / 12."""
-    scheme = Scheme.parse("int8:model")
-    step = 5.0 / 127
-    found = gaussian_relative_mse(scheme, (10, 10), sigma=1.0, model_absmax=5.0)
-    assert found == pytest.approx(step**2 / 12, rel=0.01)
-
-
-def test_nf4_does_not_always_win_at_equal_bits():
-    """Asymmetric INT4 in groups of 64 beats NF4 on Gaussian data."""
-    asymmetric, codebook = (
-        gaussian_relative_mse(Scheme.parse(t), (4096, 4096)) for t in ("int4:asym", "nf4")
-    )
-    assert asymmetric < codebook
-
-
 @pytest.mark.bench
 def test_expectations_are_quick():
     times = {}
@@ -158,68 +98,107 @@ def test_expectations_are_quick():
     assert max(times.values()) < 0.3, times  # 0.05 on a machine with nothing else to do
 
 
-# Levels
+@pytest.mark.parametrize("length", [0, 1, 7, 64, 1000, LONGEST])
+def test_the_sample_is_standard_normal(length):
+    rows = normal_rows(length)
+    assert rows.shape[1] == length or length == 0
+    assert rows.mean() == pytest.approx(0, abs=1e-6)
+    assert np.square(rows, dtype=np.float64).mean() == pytest.approx(1, rel=2e-3)
+    assert (np.abs(rows) > 2).mean() == pytest.approx(math.erfc(2 / math.sqrt(2)), rel=0.02)
 
 
-@over("any_scheme", EVERY_SCHEME)
-def test_levels_are_the_values_a_group_can_have(any_scheme):
-    scheme = Scheme.parse(any_scheme)
-    low, high = -0.75, 0.5
-    grid = levels(scheme, low, high)
-    if scheme.bits > 8:
-        assert grid.size == 0
+@pytest.mark.parametrize("count", [64, 1000, 1 << 24])
+def test_groups_reach_as_far_as_so_many_elements_do(count):
+    """Half of them on each side of the median: P(absmax < m) = erf(m / sqrt 2)^count = 1/2."""
+    usual = usual_absmax(count)
+    assert math.erf(usual / math.sqrt(2)) ** count == pytest.approx(0.5, rel=1e-3)
+    beyond = (np.abs(normal_rows(count)).max(axis=1) > usual).mean()
+    assert beyond == pytest.approx(0.5, abs=0.1 if count > 64 else 0.02)
+
+
+# Codes
+
+
+CODES_SHAPE = (1024, 512)
+PIECES = 16
+CODED = [
+    "nf4:block64", "nf4:block64:dq", "nf4:block16", "nf4:block4096", "fp4:block64", "fp4:block7",
+    "int4:group64", "int4:row", "int4:column", "int4:tensor", "int4:tile64x64", "int4:group7",
+    "int4:group64:signed", "int4:group64:asym", "int4:group16:asym", "int4:group3:asym",
+    "int4:group2:asym", "int4:group1:asym", "int2:group64:asym", "int3:group64:asym",
+    "int8:row", "int8:row:asym", "int2:group64", "e2m1:group64", "e3m0:group64", "e4m3:tensor",
+    "mxfp4", "mxfp4:ceil", "mxfp4:even", "mxfp4:rceil", "mxint8", "mxfp6-e3m2", "nvfp4",
+    "ternary", "ternary:row",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return np.random.default_rng(3).standard_normal(CODES_SHAPE, dtype=np.float32)
+
+
+@in_parts(2)
+@over("text", CODED)
+def test_shares_of_a_sample(sample, text, parts):
+    """The tolerance is four standard errors of the sample, which are larger for groups than for
+    single elements, plus the error of the quadrature where a zero point jumps from node to node."""
+    if left_out(parts, (text, CODED)):
         return
-    assert (np.diff(grid) > 0).all()
-    assert 0 in grid
-    if "tensor" not in any_scheme and "block1024" not in any_scheme:
-        return
-    x = np.linspace(low, high, 1024)
-    found = np.unique(quantize(x[None], scheme).dequantize())
-    distance = np.abs(found[:, None] - grid)
-    # The mean of 1024 numbers is not quite that of the whole range.
-    close = 1e-3 if scheme.format == "ternary" else 1e-6
-    assert distance.min(axis=1).max() < close
-    if scheme.bits <= 6:  # levels lie further apart than the elements: all inside are reached
-        assert distance.min(axis=0)[(grid > low) & (grid < high)].max() < close
+    scheme = Scheme.parse(text)
+    whole = text.endswith(("column", "tensor")) or text == "ternary"
+    slack = {"int2:group64:asym": 1e-3}.get(text, 4e-4)
+    found = code_occupancy(sample, scheme)
+    expected = found.expected
+    assert expected is not None
+    assert expected.sum() == pytest.approx(1, abs=1e-9)
+    assert (expected[~found.reachable] == 0).all()
+    shares = found.counts / found.total
+    if whole:
+        error = np.full(shares.shape, 2e-3)  # one scale, which varies from tensor to tensor
+        if text == "int4:column":
+            error = np.full(shares.shape, 2e-4)
+    else:
+        parts = [code_occupancy(part, scheme) for part in np.split(sample, PIECES)]
+        each = np.array([part.counts / part.total for part in parts])
+        error = each.std(axis=0) / np.sqrt(PIECES)
+    assert (np.abs(shares - expected) < 4 * error + slack).all(), np.abs(shares - expected).max()
 
 
-@over("rule", ["floor", "ceil", "even", "rceil"])
-@over("name", ["mxfp4", "mxfp6-e3m2", "mxfp8-e4m3", "mxint8"])
-@over(("low", "high"), [(-1, 1), (-0.75, 0.5), (-7.9, 3), (0, 448), (-3e-9, 0)])
-def test_levels_of_scales_that_are_powers_of_two(name, rule, low, high):
-    scheme = Scheme.parse(f"{name}:{rule}")
-    grid = levels(scheme, low, high)
-    x = np.linspace(low, high, 32)[None]
-    q = quantize(x, scheme)
-    distance = np.abs(q.dequantize().reshape(-1, 1) - grid).min(axis=1)
-    assert distance.max() < 1e-6 * max(abs(low), high)
-    assert np.diff(grid).min() == pytest.approx(
-        np.diff(levels_at_scale(scheme, q.scales[0, 0])).min()
-    )
+def test_full_integers_put_the_lower_extreme_on_an_edge(sample):
+    """-absmax lies between two codes; the rounding of the scale decides, and it becomes the outer
+    one."""
+    found = code_occupancy(sample, Scheme.parse("int4:group64:full"))
+    assert np.abs(found.counts / found.total - found.expected).max() < 2.5e-3
 
 
-def test_levels_of_nvfp4_and_ternary():
-    nvfp4 = levels(Scheme.parse("nvfp4"), -3, 1.5)
+@pytest.mark.parametrize("text", ["nf4:block64", "int4:group64:asym", "mxfp4", "nvfp4"])
+def test_density_of_a_sample(sample, text):
+    found = code_occupancy(sample, Scheme.parse(text))
+    assert found.expected_density.sum() == pytest.approx(1, abs=1e-9)
+    assert np.abs(found.density / found.total - found.expected_density).max() < 2e-3
+
+
+def test_the_size_of_the_values_matters_for_powers_of_two_only(sample):
+    for text, same in (("nf4", True), ("int4:group64:asym", True), ("mxfp4", False)):
+        one, other = (
+            expected_shares(Scheme.parse(text), CODES_SHAPE, sigma=sigma)[0] for sigma in (1.0, 0.7)
+        )
+        assert np.allclose(one, other, atol=1e-12) is same
+    quarter = expected_shares(Scheme.parse("mxfp4"), CODES_SHAPE, sigma=0.25)[0]
     np.testing.assert_allclose(
-        nvfp4, np.array([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6]) / 2
+        quarter, expected_shares(Scheme.parse("mxfp4"), CODES_SHAPE)[0], atol=1e-12
     )
-    np.testing.assert_allclose(levels(Scheme.parse("ternary")), [-0.5, 0, 0.5])
-    np.testing.assert_allclose(levels_at_scale(Scheme.parse("ternary"), 0.25), [-0.25, 0, 0.25])
-    assert levels(Scheme.parse("mxfp4"), 0, 0).size == 15
+    small = code_occupancy(sample * np.float32(0.7e-3), Scheme.parse("mxfp4"))
+    assert np.abs(small.counts / small.total - small.expected).max() < 2e-3
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("int2", [-1, 0, 1]),
-        ("int2:full", [-2 / 1.5, -1 / 1.5, 0, 1 / 1.5]),
-        ("int2:signed", [-0.5, 0, 0.5, 1]),
-        ("e2m1", [-1, -2 / 3, -0.5, -1 / 3, -0.25, -1 / 6, -1 / 12, 0]),
-    ],
-)
-def test_levels_of_a_group_of_absmax_one(text, expected):
-    np.testing.assert_allclose(levels(Scheme.parse(text))[: len(expected)], expected, atol=1e-15)
-    assert levels(Scheme.parse("int4:asym")).size == 16
-    assert levels(Scheme.parse("nf4")).size == 16
-    assert levels(Scheme.parse("fp4")).size == 15  # its two zeros are one value
-    assert levels(Scheme.parse("e4m3")).size == 253
+def test_symmetric_levels_are_used_symmetrically():
+    for text in ("int4:group64", "e2m1:group64", "int4:group64:asym", "mxfp4"):
+        alphabet = alphabet_of(Scheme.parse(text))
+        shares = expected_shares(Scheme.parse(text), CODES_SHAPE)[0][alphabet.reachable]
+        np.testing.assert_allclose(shares, shares[::-1], atol=1e-9)
+
+
+def test_unknown_shares_are_none():
+    for text, shape in (("int8:row:outliers3", CODES_SHAPE), ("nf4", (0, 8))):
+        assert expected_shares(Scheme.parse(text), shape) == (None, None)

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from every import over
 from lazy_imports import LazyImport
+from shorthands import error_map
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
     Scheme,
-    error_map,
     find_outliers,
     histogram,
     measure,
     quantize,
     statistics,
 )
-from qtui_core.quant.elements import ArrayRows, Injected, Without, elements_of
+from qtui_core.quant.elements import Injected, Without, elements_of
 from qtui_core.quant.layout import matrix_shape
 
 torch = LazyImport("torch")
@@ -88,17 +88,8 @@ def test_every_operation_sees_the_changed_array(text, place):
     assert (quantize(lazy, scheme).codes == quantize(eager, scheme).codes).all()
     for name, values in vars(error_map(lazy, scheme, 8, 12)).items():
         assert np.all(values == getattr(error_map(eager, scheme, 8, 12), name))
-    assert (histogram(lazy, 30).counts == histogram(eager, 30).counts).all()
+    assert (histogram(lazy, 30)[0] == histogram(eager, 30)[0]).all()
     assert measure(lazy, scheme) != measure(x, scheme)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 1e-45, 3.4e38])
-def test_values_of_every_kind_can_be_injected(value):
-    x = array_of((6, 6))
-    found = whole(Injected(x, 2, 3, value)).reshape(6, 6)
-    assert found.tobytes() == replaced(x, 2, 3, value).tobytes()
-    stats = statistics(Injected(x, 2, 3, value))
-    assert stats.finite == 36 - (not np.isfinite(value))
 
 
 def test_a_bfloat16_tensor():
@@ -153,24 +144,6 @@ def test_places_outside_the_tensor_are_refused(shape, row, column):
         Injected(array_of(shape), row, column, 1.0)
 
 
-def test_an_empty_tensor_has_no_place():
-    with pytest.raises(UsageError, match="no column 0 in a tensor of 8 x 0"):
-        Injected(np.empty((8, 0)), None, 0, 1.0)
-    nothing = Injected(np.empty((0, 8)), None, 3, 1.0)  # a column of no elements
-    assert statistics(nothing).count == 0
-
-
 def test_values_beyond_float32_are_refused():
     with pytest.raises(UsageError, match="1e\\+39 does not fit"):
         Injected(array_of((2, 2)), 0, 0, 1e39)
-
-
-def test_a_value_that_is_not_a_tensor_is_refused_when_it_is_wrapped():
-    with pytest.raises(UsageError):
-        Injected(np.array(["a", "b"]), 0, 0, 1.0)
-
-
-def test_array_rows_convert_lazily():
-    source = ArrayRows(np.arange(24, dtype=np.float64).reshape(2, 3, 4))
-    assert source.rows(1, 3).tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
-    assert source.rows(0, 1).dtype == np.float32

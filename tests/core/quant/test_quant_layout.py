@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import pytest
 from every import over
 from scheme_table import EVERY_SCHEME
 
@@ -129,15 +128,6 @@ def test_bits_per_parameter_count_everything(text, bits):
     scheme = Scheme.parse(text)
     assert bits_per_parameter(scheme, (4096, 4096)) == bits
     assert quantized_bytes(scheme, (4096, 4096)) == bits * 2**24 / 8
-
-
-def test_double_quantization_saves_what_its_paper_says():
-    # QLoRA, section 3: from 0.5 to 0.127 bits per parameter.
-    single, double = (
-        bits_per_parameter(Scheme.parse(text), (4096, 4096)) - 4 for text in ("nf4", "nf4:dq")
-    )
-    assert single == 0.5
-    assert double == pytest.approx(0.126953125, abs=1e-5)
 
 
 @over("any_scheme", EVERY_SCHEME)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
+from shorthands import error_map
 
 import qtui_core.quant.maps as maps
 from qtui_core.errors import UsageError
@@ -13,8 +14,6 @@ from qtui_core.quant import (
     Pooling,
     Scheme,
     Window,
-    error_map,
-    measure,
     quantize,
     tensor_map,
 )
@@ -264,15 +263,6 @@ def test_grid_never_has_more_cells_than_the_tensor():
     assert set(widths) == {5, 6}
 
 
-def test_largest_cell_is_the_measured_maximum():
-    x = np.random.default_rng(1).standard_t(4, (300, 700)).astype(np.float32)
-    for text in ("int4:row", "nf4"):
-        found, report = error_map(x, Scheme.parse(text), 20, 50), measure(x, Scheme.parse(text))
-        at = np.unravel_index(found.cells.argmax(), found.cells.shape)
-        assert found.cells[at] == report.max_abs_error
-        assert (found.rows[at], found.columns[at]) == report.max_abs_error_index
-
-
 def test_first_element_wins_a_tie():
     found = error_map(np.zeros((10, 10)), Scheme.parse("int4"), 2, 2)
     assert found.cells.tolist() == [[0, 0], [0, 0]]
@@ -295,14 +285,3 @@ def test_map_of_a_given_model_scale():
     x = np.array([[5.0, 1.0]])
     found = error_map(x, Scheme.parse("int8:model"), 1, 2, model_absmax=1.0)
     np.testing.assert_allclose(found.cells, [[4.0, 0.0]], atol=1e-6)
-
-
-def test_progress_of_a_map():
-    x = np.ones((4000, 200), np.float32)
-    for options in ({}, {"window": Window(100, 3000, 0, 7)}):
-        heard = []
-        tensor_map(
-            x, MapKind.ERROR, [Scheme.parse("int8:tensor")], 8, 8, progress=heard.append, **options
-        )
-        assert heard == sorted(heard)
-        assert heard[-1] == 1.0

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from every import in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
+from shorthands import error_map
 
 from qtui_core.quant import (
     Cancelled,
     ErrorReport,
     Scheme,
-    error_map,
     find_outliers,
     measure,
     quantize,
@@ -118,17 +118,6 @@ def test_memory_is_bounded_by_segments(text):
     assert peak < 20 * 4 * SEGMENT  # a quarter of the tensor, whatever its size
     small = measure(reader.rows(0, 7000), Scheme.parse(text))  # the pattern repeats
     assert report.relative_mse == pytest.approx(small.relative_mse, rel=2e-2)
-
-
-def test_memory_of_the_other_verbs_is_bounded_too():
-    reader = Generated(20_000, 1000)
-    tracemalloc.start()
-    stats = statistics(reader)
-    find_outliers(reader, stats)
-    error_map(reader, Scheme.parse("int8"), 20, 40)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20 * 4 * SEGMENT
 
 
 @pytest.mark.parametrize("threads", [1, 2])

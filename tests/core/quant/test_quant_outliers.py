@@ -123,8 +123,3 @@ def test_ties_come_in_the_order_of_the_tensor():
     x[0, 0] = -1.0
     top = [(o.row, o.column) for o in find_outliers(x, top=4).top]
     assert top == [(0, 0), (3, 4), (7, 7), (90, 2)]  # the mean is zero
-
-
-def test_threads_do_not_change_the_report():
-    x = np.random.default_rng(0).standard_t(3, (1500, 1000)).astype(np.float32)
-    assert find_outliers(x, threads=1) == find_outliers(x, threads=2)

@@ -6,13 +6,12 @@ from collections import deque
 
 import numpy as np
 import pytest
-from every import in_parts, left_out, over
+from every import over
 
-from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
+from qtui_core.quant import Scheme, measure, quantize, statistics
 from qtui_core.quant import elements as elements_module
 from qtui_core.quant.elements import elements_of
 from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.plan import make_plan, prepare, round_trip
 from qtui_core.quant.reading import Cancelled, map_segments
 
 SCHEMES = [
@@ -51,12 +50,6 @@ class Rows:
         return rows[start:stop].reshape(stop - start, -1).copy()
 
 
-@pytest.fixture
-def small_segments(monkeypatch):
-    """Cuts small tensors into many segments, as large ones are."""
-    monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
-
-
 def same(a, b):
     np.testing.assert_array_equal(a.codes, b.codes)
     np.testing.assert_array_equal(a.scales, b.scales)
@@ -73,56 +66,6 @@ def tensor():
     x = np.random.default_rng(9).standard_normal(SHAPE).astype(np.float32)
     x[3, 4], x[140, 60], x[70, 1] = np.nan, np.inf, 40
     return x
-
-
-@in_parts(3)
-@over("text", SCHEMES)
-def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch, parts):
-    """The default suite runs each scheme on one, two or three threads, the slow suite on all."""
-    scheme, x = Scheme.parse(text), tensor()
-    whole = quantize(x, scheme, threads=1)
-    report = measure(x, scheme, threads=1)
-    monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
-    assert len(list(elements_of(x).segments())) > 10
-    for threads in (1, 2, 3):
-        if left_out(parts, (text, SCHEMES), (threads, (1, 2, 3))):
-            continue
-        same(quantize(x, scheme, threads=threads), whole)
-        cut = measure(x, scheme, threads=threads)
-        assert cut.mse == pytest.approx(report.mse, rel=1e-6)
-        assert cut.max_abs_error == report.max_abs_error
-        assert cut.max_abs_error_index == report.max_abs_error_index
-    assert measure(x, scheme, threads=1) == measure(x, scheme, threads=2)
-
-
-@over("text", SCHEMES)
-def test_readers_give_the_bytes_of_arrays(text, small_segments):
-    scheme, x = Scheme.parse(text), tensor()
-    same(quantize(Rows(x), scheme), quantize(x, scheme))
-    a, b = measure(Rows(x), scheme), measure(x, scheme)
-    assert a.mse == pytest.approx(b.mse, rel=1e-6)  # sums of other segments
-    assert (a.max_abs_error, a.max_abs_error_index) == (b.max_abs_error, b.max_abs_error_index)
-    cube = x.reshape(150, 10, 20)
-    same(quantize(Rows(cube), scheme), quantize(cube, scheme))
-    vector = np.ascontiguousarray(x.reshape(-1)[:2345])
-    same(quantize(Rows(vector), scheme), quantize(vector, scheme))
-    a, b = error_map(Rows(x), scheme, 7, 9), error_map(x, scheme, 7, 9)
-    np.testing.assert_array_equal(a.cells, b.cells)
-    np.testing.assert_array_equal(a.columns, b.columns)
-
-
-@over("text", SCHEMES)
-def test_round_trip_is_what_dequantize_gives(text):
-    x = tensor()
-    scheme = Scheme.parse(text)
-    elements = elements_of(x)
-    with np.errstate(all="ignore"):
-        plan = make_plan(elements, scheme)
-        (segment,) = elements.segments(plan.multiple)
-        y = round_trip(plan, prepare(plan, segment))
-    expected = quantize(x, scheme).dequantize().reshape(-1)
-    finite = np.isfinite(x).reshape(-1)
-    np.testing.assert_array_equal(y[finite], expected[finite])
 
 
 def test_a_reader_is_asked_for_each_row_once_in_order():
@@ -185,17 +128,6 @@ def test_dequantize_into_a_given_array():
         out = np.full(SHAPE, 7, np.float32)
         assert q.dequantize(out=out).base is not None
         np.testing.assert_array_equal(out, q.dequantize())
-
-
-def test_unpacked_codes():
-    x = tensor()
-    q = quantize(x, Scheme.parse("nf4"))
-    codes = q.unpacked_codes
-    assert codes.shape == SHAPE
-    flat = codes.reshape(-1)
-    np.testing.assert_array_equal(flat[::2] << 4 | flat[1::2], q.codes.reshape(-1))
-    assert quantize(x[:1, :3], Scheme.parse("nf4")).unpacked_codes.shape == (1, 3)
-    assert quantize(x, Scheme.parse("int4")).unpacked_codes.shape == SHAPE
 
 
 def test_torch_is_not_imported_by_quantization():

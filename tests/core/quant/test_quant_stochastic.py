@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from every import in_parts, left_out, over
+from every import over
 
 from qtui_core.formats import FloatFormat, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
-from qtui_core.quant import Scheme, error_map, measure, quantize
-from qtui_core.quant import elements as elements_module
-from qtui_core.quant.rounding import fractions, random_words
+from qtui_core.quant import Scheme, measure, quantize
+from qtui_core.quant.rounding import random_words
 
 
 def chi_square(observed):
@@ -161,53 +160,3 @@ def test_numbers_of_the_format_never_move(name):
     for seed in range(3):
         found = quantize(x, Scheme.parse(f"{name}:stochastic{seed}")).dequantize()
         np.testing.assert_array_equal(found, x)
-
-
-CUT = (*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3")
-
-
-@in_parts(2)
-@over("text", CUT)
-def test_one_result_however_the_tensor_is_cut(text, monkeypatch, parts):
-    """The default suite runs half of the schemes on one thread and the others on two."""
-    scheme = Scheme.parse(f"{text}:stochastic3")
-    x = np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
-    x[3, 4], x[140, 60], x[70, 1] = np.nan, np.inf, 40
-    whole = quantize(x, scheme, threads=1)
-    report, where = measure(x, scheme, threads=1), error_map(x, scheme, 20, 20, threads=1)
-
-    class Rows:
-        shape = x.shape
-
-        def rows(self, start, stop):
-            return x[start:stop].copy()
-
-    monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
-    for threads in (1, 2):
-        if left_out(parts, (text, CUT), (threads, (1, 2))):
-            continue
-        for source in (x, Rows()):
-            again = quantize(source, scheme, threads=threads)
-            np.testing.assert_array_equal(again.codes, whole.codes)
-            np.testing.assert_array_equal(again.dequantize(), whole.dequantize())
-            found = measure(source, scheme, threads=threads)
-            assert found.mse == pytest.approx(report.mse, rel=1e-6)
-            assert found.max_abs_error_index == report.max_abs_error_index
-            cells = error_map(source, scheme, 20, 20, threads=threads).cells
-            np.testing.assert_array_equal(cells, where.cells)
-
-
-def test_seeds_differ_and_repeat():
-    x = np.random.default_rng(6).standard_normal((64, 256)).astype(np.float32)
-    first, again, other = (
-        quantize(x, Scheme.parse(f"int4:stochastic{seed}")).codes for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert 0.1 < (first != other).mean() < 0.5
-
-
-def test_fractions_are_whole_numbers_below_2_to_24():
-    found = fractions(random_words(0, 0, 1 << 15))
-    assert found.min() >= 0
-    assert found.max() < 2**24
-    assert (found == np.rint(found)).all()

@@ -5,7 +5,15 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from qtui_core.quant.codebook import NF4_LEVELS, OFFSET, construct_nf4
+from qtui_core.quant import Scheme, quantize
+from qtui_core.quant.codebook import (
+    NESTED_BLOCK,
+    NF4_LEVELS,
+    OFFSET,
+    construct_nf4,
+    dynamic_map,
+    nearest_codes,
+)
 
 
 def levels_in_float64(offset):
@@ -77,3 +85,56 @@ def test_another_offset_gives_other_levels():
     for offset in (0.5, 1.0, 0.2):
         with pytest.raises(ValueError, match="between"):
             construct_nf4(offset)
+
+
+def normal(count):
+    return np.random.default_rng(0).standard_normal(count).astype(np.float32)
+
+
+def test_nf4_of_a_matrix_is_that_of_its_elements_in_order():
+    x = normal(50 * 70).reshape(50, 70)
+    flat = quantize(x.reshape(-1), Scheme.parse("nf4"))
+    matrix = quantize(x, Scheme.parse("nf4"))
+    np.testing.assert_array_equal(matrix.codes, flat.codes)
+    np.testing.assert_array_equal(matrix.dequantize().reshape(-1), flat.dequantize())
+
+
+# Double quantization
+
+
+def test_halfway_between_two_entries_of_the_map_is_the_lower_one():
+    table = dynamic_map()
+    halfway = (table[:-1] + table[1:]) / np.float32(2)
+    np.testing.assert_array_equal(table[nearest_codes(halfway)], table[:-1])
+
+
+def nested_by_brute_force(absmax, offset):
+    """The nearest entry of the map in exact arithmetic, for each block of 256."""
+    table = dynamic_map().astype(np.float64)
+    codes, constants = [], []
+    for start in range(0, absmax.size, NESTED_BLOCK):
+        deviation = (absmax[start : start + NESTED_BLOCK] - np.float32(offset)).astype(np.float32)
+        largest = np.abs(deviation).max()
+        constants.append(largest)
+        scaled = (deviation * (np.float32(1) / largest)).astype(np.float64)
+        codes.append(np.abs(scaled[:, None] - table).argmin(axis=1))
+    return np.concatenate(codes), np.array(constants, np.float32)
+
+
+def test_nested_codes_are_the_nearest_of_the_map():
+    x = normal(64 * 1000)
+    q = quantize(x, Scheme.parse("nf4:dq"))
+    single = quantize(x, Scheme.parse("nf4"))
+    np.testing.assert_array_equal(q.codes, single.codes)
+    codes, constants = nested_by_brute_force(single.scales, q.nested.offset)
+    np.testing.assert_array_equal(q.nested.codes, codes)
+    np.testing.assert_array_equal(q.nested.absmax, constants)
+    np.testing.assert_array_equal(q.scales, q.nested.dequantize())
+    assert q.nested.offset == pytest.approx(single.scales.mean(dtype=np.float64), rel=1e-7)
+
+
+def test_one_block_alone_keeps_its_scale_exactly():
+    x = normal(50)
+    double, single = (quantize(x, Scheme.parse(text)) for text in ("nf4:dq", "nf4"))
+    assert double.nested.absmax == [0]
+    np.testing.assert_array_equal(double.scales, single.scales)
