@@ -118,7 +118,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     multiple=True,
     metavar="TOOL[=FILE]",
     help="For --sensitivity: write the assignment as llama-quantize, llm-compressor, torchao, "
-    "bitsandbytes, gptqmodel or vllm takes it. May be given several times.",
+    "bitsandbytes or vllm takes it. May be given several times.",
 )
 @click.option(
     "--against",

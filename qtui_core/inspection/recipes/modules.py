@@ -1,5 +1,5 @@
-"""Recipes for tools with a type for each module (llm-compressor, torchao and GPTQModel), and for
-those with one type for the whole model and a list of modules to skip (bitsandbytes in transformers,
+"""Recipes for tools with a type for each module (llm-compressor and torchao), and for those
+with one type for the whole model and a list of modules to skip (bitsandbytes in transformers,
 and vLLM when loading)."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _described(arguments: dict[str, Any]) -> str:
 def _integer(
     value: Any, tensor: RecipeTensor, bits: int, group: int, symmetric: bool, *, same: bool = True
 ) -> ModuleKind:
-    """The integers of compressed-tensors, torchao and GPTQModel: symmetric with all codes (`full`),
+    """The integers of compressed-tensors and torchao: symmetric with all codes (`full`),
     or asymmetric with an integer zero point. `same`: whether they may equal the scheme at all."""
     scheme = tensor.scheme
     assert scheme is not None
@@ -181,53 +181,6 @@ def _torchao_config(tensor: RecipeTensor) -> ModuleKind:
         mapping_type=_ao_enum("MappingType", "SYMMETRIC" if symmetric else "ASYMMETRIC"),
     )
     return _integer(config, tensor, bits, size or -1, symmetric, same=size != 0)
-
-
-def gptqmodel(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
-    """The JSON of a GPTQModel QuantizeConfig (7.7): the most common kind as its base, the others as
-    rules of `dynamic`, `-:` for modules that stay as they are."""
-    kinds, left = kinds_of(tensors, _gptq)
-    common: Counter[tuple[int, int, bool]] = Counter()
-    for tensor in tensors:
-        if kind := kinds.get(tensor.module):
-            common[kind] += tensor.rows * tensor.columns
-    base = common.most_common(1)[0][0] if common else (4, 128, True)
-    dynamic: dict[str, dict[str, Any]] = {}
-    for name, kind in kinds.items():
-        if kind is None:
-            dynamic[f"-:^{re.escape(name)}$"] = {}
-        elif kind != base:
-            dynamic[f"+:^{re.escape(name)}$"] = dict(
-                zip(("bits", "group_size", "sym"), kind, strict=True)
-            )
-    whole = {
-        "quant_method": "gptq",
-        "checkpoint_format": "gptq",
-        "bits": base[0],
-        "group_size": base[1],
-        "sym": base[2],
-        "desc_act": False,
-        "lm_head": any(tensor.is_head and kinds.get(tensor.module) for tensor in tensors),
-        "dynamic": dynamic,
-    }
-    return ToolRecipe(
-        as_json(whole),
-        "QuantizeConfig.from_quant_config(json.load(open('FILE')))",
-        tuple(left),
-        (
-            "GPTQ fits each layer's output on a calibration text: outputs come out nearer to the "
-            "original than by plain rounding, which was measured here, and weights farther.",
-            *vllm_note(kinds),
-        ),
-    )
-
-
-def _gptq(tensor: RecipeTensor) -> ModuleKind:
-    bits, group, symmetric = integer_standing_in(tensor)
-    if short := short_group(tensor, group):
-        return ModuleKind(None, UNQUANTIZED, short)
-    kind = bits, group or -1, symmetric
-    return _integer(kind, tensor, *kind, same=group != 0)
 
 
 _HEAD: Final = "the tool leaves the head unquantized"

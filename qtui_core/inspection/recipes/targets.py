@@ -11,7 +11,6 @@ from qtui_core.extras import require
 from qtui_core.inspection.recipes.llama_cpp import ggml_bytes, has_gguf_name, llama_quantize
 from qtui_core.inspection.recipes.modules import (
     bitsandbytes,
-    gptqmodel,
     llm_compressor,
     torchao,
     vllm,
@@ -74,7 +73,6 @@ TARGETS: Final = {
         RecipeTarget("llm-compressor", ".yaml", lambda tensors, _: llm_compressor(tensors)),
         RecipeTarget("torchao", ".json", lambda tensors, _: torchao(tensors)),
         RecipeTarget("bitsandbytes", ".json", lambda tensors, _: bitsandbytes(tensors)),
-        RecipeTarget("gptqmodel", ".json", lambda tensors, _: gptqmodel(tensors)),
         RecipeTarget("vllm", ".json", lambda tensors, _: vllm(tensors)),
     )
 }

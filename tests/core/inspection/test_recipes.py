@@ -15,7 +15,6 @@ from qtui_core.evaluation.sensitivity.relaxation import Option
 from qtui_core.inspection.recipes.llama_cpp import llama_quantize
 from qtui_core.inspection.recipes.modules import (
     bitsandbytes,
-    gptqmodel,
     llm_compressor,
     torchao,
     vllm,
@@ -144,25 +143,6 @@ def test_bitsandbytes_takes_one_type_and_a_list_of_modules_to_skip():
     assert (told.tensor, told.instead) == (f"{LAYER}mlp.down_proj.weight", UNQUANTIZED)
 
 
-def test_gptqmodel_takes_rules_beside_a_base():
-    recipe = gptqmodel(SMALL)
-    assert json.loads(recipe.text) == {
-        "quant_method": "gptq",
-        "checkpoint_format": "gptq",
-        "bits": 4,
-        "group_size": 64,
-        "sym": True,
-        "desc_act": False,
-        "lm_head": False,
-        "dynamic": {
-            r"+:^model\.layers\.0\.mlp\.down_proj$": {"bits": 8, "group_size": -1, "sym": True},
-            r"-:^lm_head$": {},
-        },
-    }
-    (told,) = recipe.stand_ins
-    assert told.instead == "int8 of a row, scale absmax/127.5"
-
-
 def test_vllm_takes_a_type_and_a_list_to_ignore_or_a_type_for_each():
     only = tuple(
         tensor(each.name, "e4m3:row" if each.scheme and "mlp" in each.name else None)
@@ -193,9 +173,8 @@ def test_vllm_gets_one_type_for_the_modules_that_it_fuses():
     assert (found["linear"], found["ignore"], told) == ("fp8_per_channel", [], {"q_proj", "k_proj"})
     parts = [tensor(f"{LAYER}self_attn.{name}_proj.weight", "int4:group64:full") for name in "qk"]
     other = tensor(f"{LAYER}self_attn.v_proj.weight", "int8:row:full")
-    for make in (llm_compressor, gptqmodel):
-        assert make(parts).notes[-1:] != make([*parts, other]).notes[-1:]
-        assert make([*parts, other]).notes[-1].startswith("vLLM does not load this model")
+    assert not llm_compressor(parts).notes
+    assert llm_compressor([*parts, other]).notes[-1].startswith("vLLM does not load this model")
     found, told = shards("mxfp4", None, "mxfp4")
     assert len(found["ignore"]) == 3
     assert told == {"q_proj", "v_proj"}
@@ -220,7 +199,7 @@ def test_schemes_that_no_tool_has_are_listed_with_their_tensors():
         "'model.layers.0.mlp.up_proj.weight'."
     )
     short = (tensor(f"{LAYER}mlp.down_proj.weight", "int4:group128:full", columns=704),)
-    for make in (llm_compressor, torchao, gptqmodel):
+    for make in (llm_compressor, torchao):
         (told,) = make(short).stand_ins
         assert told.instead == UNQUANTIZED
         assert told.why == "rows of 704 are no multiple of the group 128"
@@ -234,7 +213,6 @@ def test_every_scheme_is_expressed_or_listed():
                            "mxfp4:even", "nvfp4", "bf16"},
         "torchao": {"int4:group64:asym", "e4m3:tensor", "e4m3:row", "e5m2:tensor", "bf16"},
         "bitsandbytes": {"nf4:block64", "nf4:block64:dq", "fp4:block64", "int8:row", "bf16"},
-        "gptqmodel": {"int4:group64:asym", "bf16"},
         "vllm": {"e4m3:tensor", "e4m3:row", "e4m3:tile128x128", "mxfp4", "mxfp4:even",
                  "mxfp8-e4m3", "bf16"},
     }  # fmt: skip
