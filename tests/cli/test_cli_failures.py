@@ -477,7 +477,7 @@ def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
         ("inspect", model, "--headers", "-o", str(hard)),
         ("inspect", "demo", "--against", model, "-o", str(hard)),
         ("memory", config, "-o", config),
-        ("inspect", model, "--sensitivity", "--calibration", str(texts), "-o", str(texts)),
+        ("inspect", model, "--sensitivity", "--text", str(texts), "-o", str(texts)),
         ("train", model, "--record", weights),
         ("train", model, "--data", str(texts), "--record", str(texts)),
         ("train", model, "--record", "-"),
@@ -531,7 +531,7 @@ def test_a_hostile_tokenizer_is_a_sentence_of_every_command_that_reads_text(qtui
     commands = (
         ("eval", str(model), "--text", str(text), "--windows", "2"),
         ("train", str(model), "--data", str(text), "--steps", "1", "--seq", "32"),
-        ("inspect", str(model), "--sensitivity", "--calibration", str(text)),
+        ("inspect", str(model), "--sensitivity", "--text", str(text)),
     )
     running_models.split_tokenizer(model, running_models.PANICKING)
     for given in commands:

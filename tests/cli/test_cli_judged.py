@@ -205,9 +205,9 @@ def test_the_demo_is_judged_by_its_own_logits(qtui, tmp_path):
 
 @pytest.mark.slow
 def test_the_demo_is_judged_by_text_that_did_not_choose(qtui):
-    """By a calibration text its first half chooses, so its second half judges."""
+    """The first half of a text chooses, so its second half judges."""
     text = str(DEMO_FOLDER / "held_back.txt")
     chosen = (*COMMAND[:3], *COMMAND[5:])
-    done = qtui(*chosen, "--calibration", text, "--format", "text")
+    done = qtui(*chosen, "--objective", "fisher", "--text", text, "--format", "text")
     assert done.returncode == 0, done.stderr
     assert ", its second half" in done.stdout
