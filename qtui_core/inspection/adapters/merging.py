@@ -83,38 +83,38 @@ class MergedWeight:
             lengths = np.concatenate([self.magnitude[start:stop] for start, stop in strips])
 
         def merged(base: Float32, rounded: bool) -> Float32:
-            found = base if new is None else new
+            values = base if new is None else new
             with np.errstate(all="ignore"):  # what is infinite or divided by zero is refused
                 if update is not None:
-                    found = found + update
+                    values = values + update
                 if lengths is not None:
-                    norm = np.sqrt(np.square(found, dtype=np.float64).sum(axis=1))
-                    found = found * (lengths / norm.astype(np.float32))[:, None]
+                    norm = np.sqrt(np.square(values, dtype=np.float64).sum(axis=1))
+                    values = values * (lengths / norm.astype(np.float32))[:, None]
             if rounded:
-                found = round_stored(found, self.stored)
-            if not np.isfinite(found).all():
+                values = round_stored(values, self.stored)
+            if not np.isfinite(values).all():
                 raise ModelError(
                     f"{quoted(self.name)} with the adapter merged has values that are NaN, "
                     f"infinite or beyond the range of {self.stored or 'float32'}: find out where "
                     f"they come from first."
                 )
-            return found
+            return values
 
         return merged
 
     def _update(self, strips: Sequence[Strip]) -> Float32:
         assert self.factors is not None
         left, right = (each.astype(np.float64) for each in self.factors)
-        found = np.empty((sum(stop - start for start, stop in strips), right.shape[1]), np.float32)
+        update = np.empty((sum(stop - start for start, stop in strips), right.shape[1]), np.float32)
         height, at = max(1, _CHUNK // right.shape[1]), 0
         with np.errstate(over="ignore"):
             for start, stop in strips:
                 for first in range(start, stop, height):
                     last = min(stop, first + height)
-                    found[at : at + last - first] = left[first:last] @ right
+                    update[at : at + last - first] = left[first:last] @ right
                     at += last - first
-            found *= np.float32(self.scale)
-        return found
+            update *= np.float32(self.scale)
+        return update
 
 
 def round_stored(values: Float32, stored: str) -> Float32:

@@ -132,7 +132,7 @@ def read_adapter(opened: AdapterSource) -> Adapter:
     tensors contradict each other or its configuration.
     """
     source = opened.weights
-    settings = _SettingsReader(source, opened.config).settings()
+    settings = _settings(source, opened.config)
     parts: dict[str, dict[str, TensorInfo]] = {}
     replaced: dict[str, str] = {}
     for stored, info in source.tensors.items():
@@ -153,73 +153,67 @@ def read_adapter(opened: AdapterSource) -> Adapter:
     return Adapter(source, settings, modules, replaced)
 
 
-class _SettingsReader:
-    """Reads adapter_config.json. Raises ModelError for values of a wrong type."""
-
-    def __init__(self, adapter: ModelSource, config: Mapping[str, Any]) -> None:
-        self._adapter, self._config = adapter, config
-
-    def settings(self) -> LoraSettings:
-        config, adapter = self._config, self._adapter
-        kind = config.get("peft_type")
-        if kind != "LORA":
-            raise left_to_peft(adapter, f"is {quoted(kind)} (peft_type in adapter_config.json)")
-        for key in _OTHER_KINDS:
-            if config.get(key):
-                raise left_to_peft(adapter, f"has {key} set")
-        start = config.get("init_lora_weights", True)
-        if isinstance(start, str) and start.lower().startswith(_CHANGING_BASE):
-            raise fault(
-                adapter,
-                f"was initialised with {quoted(start)}, which changes the base too: save it with "
-                f"peft's path_initial_model_for_weight_conversion, which makes a LoRA for the base "
-                f"as stored",
-            )
-        return LoraSettings(
-            rank=int(self._number(config.get("r", _RANK), "r", whole=True)),
-            alpha=self._number(config.get("lora_alpha", _ALPHA), "lora_alpha"),
-            ranks=self._patterns("rank_pattern", whole=True),
-            alphas=self._patterns("alpha_pattern"),
-            rslora=self._flag("use_rslora"),
-            dora=self._flag("use_dora"),
-            fan_in_fan_out=self._flag("fan_in_fan_out"),
+def _settings(adapter: ModelSource, config: Mapping[str, Any]) -> LoraSettings:
+    """What adapter_config.json says. Raises ModelError for values of a wrong type."""
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise left_to_peft(adapter, f"is {quoted(kind)} (peft_type in adapter_config.json)")
+    for key in _OTHER_KINDS:
+        if config.get(key):
+            raise left_to_peft(adapter, f"has {key} set")
+    start = config.get("init_lora_weights", True)
+    if isinstance(start, str) and start.lower().startswith(_CHANGING_BASE):
+        raise fault(
+            adapter,
+            f"was initialised with {quoted(start)}, which changes the base too: save it with "
+            f"peft's path_initial_model_for_weight_conversion, which makes a LoRA for the base as "
+            f"stored",
         )
 
-    def _number(self, value: Any, key: str, *, whole: bool = False) -> float:
+    def number(value: Any, key: str, *, whole: bool = False) -> float:
         fits = type(value) is int or (type(value) is float and not whole)
         if not fits or not 0 < value < 1e9:
             what = "a whole number" if whole else "a number"
-            raise fault(self._adapter, f"has {key} = {quoted(value)}, where {what} above 0 belongs")
+            raise fault(adapter, f"has {key} = {quoted(value)}, where {what} above 0 belongs")
         return float(value)
 
-    def _flag(self, key: str) -> bool:
-        value = self._config.get(key) or False
+    def flag(key: str) -> bool:
+        value = config.get(key) or False
         if not isinstance(value, bool):
-            raise fault(self._adapter, f"has {key} = {quoted(value)}, where true or false belongs")
+            raise fault(adapter, f"has {key} = {quoted(value)}, where true or false belongs")
         return value
 
-    def _patterns(self, key: str, *, whole: bool = False) -> Patterns:
-        """The patterns of a key, compiled as peft's `get_pattern_key` matches them."""
-        given = self._config.get(key) or {}
+    def patterns(key: str, *, whole: bool = False) -> Patterns:
+        given = config.get(key) or {}
         if not isinstance(given, dict):
-            raise fault(self._adapter, f"has a {key} that is no object of names and numbers")
+            raise fault(adapter, f"has a {key} that is no object of names and numbers")
         return tuple(
-            (self._pattern(text, key), self._number(value, f"{key}[{quoted(text)}]", whole=whole))
+            (pattern(text, key), number(value, f"{key}[{quoted(text)}]", whole=whole))
             for text, value in given.items()
         )
 
-    def _pattern(self, text: str, key: str) -> re.Pattern[str]:
+    def pattern(text: str, key: str) -> re.Pattern[str]:
         if takes_forever(f".*{text}", LONGEST_NAME):
             raise fault(
-                self._adapter,
+                adapter,
                 f"has the pattern {quoted(text)} in {key}, which may take forever to match: write "
                 f"one with fewer repetitions, and none of a group",
             )
         try:
-            return re.compile(rf"(.*\.)?({text})$")
+            return re.compile(rf"(.*\.)?({text})$")  # as peft's `get_pattern_key` matches them
         except (re.error, OverflowError, RecursionError) as error:
             wrong = f"has {quoted(text)} in {key}, which is no regular expression"
-            raise fault(self._adapter, wrong) from error
+            raise fault(adapter, wrong) from error
+
+    return LoraSettings(
+        rank=int(number(config.get("r", _RANK), "r", whole=True)),
+        alpha=number(config.get("lora_alpha", _ALPHA), "lora_alpha"),
+        ranks=patterns("rank_pattern", whole=True),
+        alphas=patterns("alpha_pattern"),
+        rslora=flag("use_rslora"),
+        dora=flag("use_dora"),
+        fan_in_fan_out=flag("fan_in_fan_out"),
+    )
 
 
 def _matching(patterns: Patterns, module: str, usual: float) -> float:

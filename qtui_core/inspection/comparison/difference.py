@@ -99,33 +99,33 @@ class Difference:
 def sums(a: Float32, b: Float32, row: int = 0, into: Difference | None = None) -> Difference:
     """The sums over two matrices, float32 `[rows, columns]`, whose first row is number `row`; added
     to those of `into`."""
-    found = Difference() if into is None else into
+    running = Difference() if into is None else into
     columns = a.shape[1]
     flat_a, flat_b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
     for start in range(0, flat_a.size, _CACHED):
         part_a, part_b = flat_a[start : start + _CACHED], flat_b[start : start + _CACHED]
-        found.count += part_a.size
-        if found.identical:
-            found.identical = np.array_equal(part_a.view(np.uint32), part_b.view(np.uint32))
+        running.count += part_a.size
+        if running.identical:
+            running.identical = np.array_equal(part_a.view(np.uint32), part_b.view(np.uint32))
         x, y = part_a.astype(np.float64), part_b.astype(np.float64)
         finite = np.isfinite(x) & np.isfinite(y)
         if not finite.all():
-            found.nonfinite += int(finite.size - np.count_nonzero(finite))
-            found.lost += int(np.count_nonzero(np.isfinite(x) & ~finite))
+            running.nonfinite += int(finite.size - np.count_nonzero(finite))
+            running.lost += int(np.count_nonzero(np.isfinite(x) & ~finite))
             x[~finite] = y[~finite] = 0.0
         error = y - x
-        found.error += float(np.dot(error, error))
-        found.squared_a += float(np.dot(x, x))
-        found.squared_b += float(np.dot(y, y))
-        found.product += float(np.dot(x, y))
-        found.shift += float(error.sum())
+        running.error += float(np.dot(error, error))
+        running.squared_a += float(np.dot(x, x))
+        running.squared_b += float(np.dot(y, y))
+        running.product += float(np.dot(x, y))
+        running.shift += float(error.sum())
         np.abs(error, out=error)
         index = int(error.argmax())
-        if error[index] > found.max_abs_error or found.max_abs_error_index is None:
-            found.max_abs_error = float(error[index])
+        if error[index] > running.max_abs_error or running.max_abs_error_index is None:
+            running.max_abs_error = float(error[index])
             down, across = divmod(start + index, columns)
-            found.max_abs_error_index = row + down, across
-    return found
+            running.max_abs_error_index = row + down, across
+    return running
 
 
 def difference(
@@ -141,16 +141,16 @@ def difference(
     Takes about a megabyte, and what the decoders of a and b need for half a million elements.
     """
     total = sum(stop - start for start, stop in strips)
-    found, done = Difference(), 0
+    running, done = Difference(), 0
     for first, last in _chunks(strips, a.shape[1]):
         rows = a.rows(first, last)
         if keep is not None:
             keep.append(rows)
-        sums(rows, b.rows(first, last), first, found)
+        sums(rows, b.rows(first, last), first, running)
         done += last - first
         if progress:
             progress(done / total)
-    return found
+    return running
 
 
 def _chunks(strips: Sequence[Strip], columns: int) -> Iterator[Strip]:
@@ -181,7 +181,7 @@ class DifferenceMap:
         ("tensor", "name"),
         "rows",
         "column_edges",
-        ("max_abs_error", lambda found: found.cells.tolist()),
+        ("max_abs_error", lambda drawn: drawn.cells.tolist()),
     )
 
 
