@@ -25,7 +25,7 @@ CEILINGS = {
     "qtui/tui": 20927,
     "qtui_core/conformance": 1723,
     "qtui_core/formats, schemes": 3155,
-    "qtui_core/inspection, evaluation": 7441,
+    "qtui_core/inspection, evaluation": 7426,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5707,

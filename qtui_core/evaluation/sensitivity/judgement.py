@@ -135,75 +135,62 @@ class _Verdict:
     def __init__(self, rows: Sequence[JudgedRow], windows: int, compared: Comparisons) -> None:
         self._own, self._windows, self._compared = rows[0], windows, compared
         self._limit = beyond_chance(windows)
-        self._text = f"On {windows_of(windows).replace(' window', ' held-out window')}"
         finite = [each for each in rows if each.row.kl_mean is not None]
         # Those that take no more bytes than the assignment.
         self._fitting = [each for each in finite if each.row.nbytes <= rows[0].row.nbytes]
         self._larger = [each for each in finite if each.row.nbytes > rows[0].row.nbytes]
 
     def found(self) -> tuple[JudgedRow | None, str]:
-        own = self._own
-        others = [each for each in self._fitting if each is not own]
-        best = _least(others) if others else None
+        own, others = self._own, [each for each in self._fitting if each is not self._own]
+        best = min(others, key=_order, default=None)
+        on = f"On {windows_of(self._windows).replace(' window', ' held-out window')} the assignment"
         if own.row.kl_mean is None:
-            return best, self._broken(best)
+            bad = (
+                f"The assignment gives logits that are not finite for {own.row.nonfinite:,} of the"
+            )
+            if best is not None:
+                return best, f"{bad} tokens: take {best.name} instead, {figures_of(best.row)}."
+            return None, (
+                f"{bad} tokens, and nothing else in its bytes gives finite ones: name schemes that "
+                f"reach further."
+            )
         if best is None:
             return own, (
-                f"{self._text} the assignment is {figures_of(own.row)}, and nothing to compare it "
-                f"with takes as few bytes: take it if there is no room for more{self._nearby(own)}."
+                f"{on} is {figures_of(own.row)}, and nothing to compare it with takes as few "
+                f"bytes: take it if there is no room for more{self._nearby(own)}."
             )
+        mine, next_best = short_figures(own.row), short_figures(best.row)
         if self._windows < 2:
-            less = f"that {_least(self._fitting).name} has less may be chance"
+            less = f"that {min(self._fitting, key=_order).name} has less may be chance"
             if own.row.kl_mean == best.row.kl_mean:
                 less = "that they are alike may be chance"
             return None, (
                 f"One held-out window gives no standard error, so nothing is decided: {own.name} "
-                f"has a KL of {short_figures(own.row)}, {best.name} {short_figures(best.row)}, and "
-                f"{less}; give a longer text."
+                f"has a KL of {mine}, {best.name} {next_best}, and {less}; give a longer text."
             )
         if beating := [each for each in others if self._beats(each, own)]:
-            better = self._simplest(beating)
-            return better, self._worse(better)
+            take = self._simplest(beating)
+            bytes_ = "as many" if take.row.nbytes == own.row.nbytes else "fewer"
+            return take, (
+                f"{on} is worse than {take.name}, which takes {bytes_} bytes, by {_apart(take)} "
+                f"(KL {mine} against {short_figures(take.row)}): take {take.name}, not the "
+                f"assignment{self._nearby(take)}."
+            )
         if any(not self._beaten(each, self._fitting) for each in others):
-            simple = self._simplest(self._fitting)
-            return simple, self._alike(simple)
+            take = self._simplest(self._fitting)
+            differ = (
+                f"cannot be told apart (KL {mine} and {short_figures(take.row)}, {_apart(take)}, "
+                f"where {self._limit:.1f} count)"
+            )
+            if take.difference is not None and not take.difference.difference:
+                differ = f"have the same divergence (KL {mine})"
+            return take, (
+                f"{on} and {take.name} {differ}, so the assignment gains nothing that this text "
+                f"shows: take {take.name}, which is simpler{self._nearby(take)}."
+            )
         return own, (
-            f"{self._text} the assignment is the best of its bytes: {figures_of(own.row)}, "
-            f"{_apart(best)} below {best.name} ({short_figures(best.row)}), the next: take "
-            f"it{self._nearby(own)}."
-        )
-
-    def _broken(self, best: JudgedRow | None) -> str:
-        bad = self._own.row.nonfinite
-        start = f"The assignment gives logits that are not finite for {bad:,} of the tokens"
-        if best is not None:
-            return f"{start}: take {best.name} instead, {figures_of(best.row)}."
-        return (
-            f"{start}, and nothing else in its bytes gives finite ones: name schemes that reach "
-            f"further."
-        )
-
-    def _worse(self, better: JudgedRow) -> str:
-        own = self._own.row
-        bytes_ = "as many" if better.row.nbytes == own.nbytes else "fewer"
-        return (
-            f"{self._text} the assignment is worse than {better.name}, which takes {bytes_} bytes, "
-            f"by {_apart(better)} (KL {short_figures(own)} against {short_figures(better.row)}): "
-            f"take {better.name}, not the assignment{self._nearby(better)}."
-        )
-
-    def _alike(self, simple: JudgedRow) -> str:
-        own = short_figures(self._own.row)
-        differ = (
-            f"cannot be told apart (KL {own} and {short_figures(simple.row)}, {_apart(simple)}, "
-            f"where {self._limit:.1f} count)"
-        )
-        if simple.difference is not None and not simple.difference.difference:
-            differ = f"have the same divergence (KL {own})"
-        return (
-            f"{self._text} the assignment and {simple.name} {differ}, so the assignment gains "
-            f"nothing that this text shows: take {simple.name}, which is simpler"
-            f"{self._nearby(simple)}."
+            f"{on} is the best of its bytes: {figures_of(own.row)}, {_apart(best)} below "
+            f"{best.name} ({next_best}), the next: take it{self._nearby(own)}."
         )
 
     def _simplest(self, rows: Sequence[JudgedRow]) -> JudgedRow:
@@ -222,13 +209,11 @@ class _Verdict:
 
     def _nearby(self, taken: JudgedRow) -> str:
         """What takes slightly more bytes than the assignment and is better than `taken`."""
-        most = _NEAR * self._own.row.nbytes
-        better = [
-            each for each in self._larger if each.row.nbytes <= most and self._beats(each, taken)
-        ]
+        near = [each for each in self._larger if each.row.nbytes <= _NEAR * self._own.row.nbytes]
+        better = [each for each in near if self._beats(each, taken)]
         if not better:
             return ""
-        best = _least(better)
+        best = min(better, key=_order)
         return f"; {best.name} comes to {short_figures(best.row)}"
 
 
@@ -237,5 +222,5 @@ def _apart(row: JudgedRow) -> str:
     return errors_apart(0.0 if row.difference is None else row.difference.errors)
 
 
-def _least(rows: Sequence[JudgedRow]) -> JudgedRow:
-    return min(rows, key=lambda each: (each.row.kl_mean or 0.0, each.row.nbytes))
+def _order(row: JudgedRow) -> tuple[float, int]:
+    return row.row.kl_mean or 0.0, row.row.nbytes
