@@ -69,7 +69,6 @@ FIGURES: Final = {
         GateFigure("bits_per_parameter", "bits", slack=0.001),
         GateFigure("bytes", unit="bytes"),
         GateFigure("saturated"),
-        GateFigure("overflowed"),
         GateFigure("nonfinite"),
         *(GateFigure(f.name, f.alias, f.unit, f.falls, f.slack, f.relative) for f in LIMITED),
         GateFigure("resident_bytes", "resident", "bytes", slack=0.001, relative=True),
@@ -139,7 +138,7 @@ _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_r
             "process_bytes")  # fmt: skip
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")
 _OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
-_OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter", "overflowed")
+_OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter")
 _A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 
 

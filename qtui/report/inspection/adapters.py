@@ -191,8 +191,6 @@ def _weight_section(
 
 
 def _both(way: UpdateSurvival) -> str:
-    if way.lost:
-        return f"{way.lost:,} lost"
     return "–" if way.kept is None else f"{_left(way)}, {_times(way.error)}"
 
 
@@ -209,8 +207,6 @@ def _percent(share: float | None) -> str:
 
 
 def _tone(ways: Sequence[UpdateSurvival]) -> Tone:
-    if any(way.lost for way in ways):
-        return "bad"
     if any(way.kept is not None and way.kept < ERASED for way in ways):
         return "warn"
     return "dim" if all(way.kept is None for way in ways) else ""

@@ -41,7 +41,6 @@ class UpdateSurvival:
         along: sum of (Q(M) - Q(base))·U.
         squared_error: sum of (Q(M) - T)².
         squared_apart: the same of the quantized base with the adapter kept apart from it.
-        lost: values that Q makes NaN or infinite; the sums are then without meaning.
     """
 
     scheme: str
@@ -51,7 +50,6 @@ class UpdateSurvival:
     along: float = 0.0
     squared_error: float = 0.0
     squared_apart: float = 0.0
-    lost: int = 0
 
     PRINTED = (
         "name",
@@ -61,7 +59,6 @@ class UpdateSurvival:
         "share",
         ("error_over_update", "error"),
         ("apart_error_over_update", "apart"),
-        ("overflowed", "lost"),
     )
 
     def __add__(self, other: UpdateSurvival) -> UpdateSurvival:
@@ -70,7 +67,7 @@ class UpdateSurvival:
 
     def scaled(self, factor: float) -> UpdateSurvival:
         """The sums of more elements like these."""
-        names = [field.name for field in fields(self)][2:-1]
+        names = [field.name for field in fields(self)][2:]
         return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     @property
@@ -82,8 +79,8 @@ class UpdateSurvival:
         """The projection of Q(M) - Q(base) onto U, over ‖U‖²: by how much of the update the
         quantized merged model differs from the quantized base. 1 is all of it; 0 means that
         rounding brings the update back to where the base was. Rounding errors of either sign cancel
-        in it. None if there is no update, or if quantizing overflows."""
-        return self.along / self.update if self.update and not self.lost else None
+        in it. None if there is no update."""
+        return self.along / self.update if self.update else None
 
     @property
     def share(self) -> float | None:
@@ -94,12 +91,12 @@ class UpdateSurvival:
     @property
     def error(self) -> float | None:
         """‖Q(M) - T‖ / ‖update of T‖: the error in sizes of the update."""
-        return None if self.lost else ratio(self.squared_error, self.trained)
+        return ratio(self.squared_error, self.trained)
 
     @property
     def apart(self) -> float | None:
         """The same of the quantized base with the adapter kept apart in its own dtype."""
-        return None if self.lost else ratio(self.squared_apart, self.trained)
+        return ratio(self.squared_apart, self.trained)
 
 
 @dataclass(frozen=True)
@@ -311,33 +308,21 @@ def conclude_adapter(report: AdapterReport, unread: str = "") -> str:
             f"{report.adapter} changes nothing: its updates are zero{rows}, as before the first "
             f"step of a training, so check that the trained adapter was saved."
         )
-    first = report.ways[0]
-    if not any(weight.ways for weight in report.weights) or not first.update + first.lost:
+    ways = [way for way in report.ways if way.kept is not None]
+    if not ways:
         return (
             f"{report.adapter} changes {plural(len(moved), 'weight')}, and none that is quantized: "
             f"norms, biases, embeddings and heads stay as stored, so merging loses only the "
             f"rounding to the stored dtype."
         )
-    lost = [way for way in report.ways if way.lost]
-    finite = [way for way in report.ways if way.kept is not None]
-    said = ""
-    if lost:
-        values = plural(max(way.lost for way in lost), "value")
-        said = (
-            f"{', '.join(way.name for way in lost)} {'makes' if len(lost) == 1 else 'make up to'} "
-            f"{values} infinite or NaN: take a format that reaches further"
-        )
-        if not finite:
-            return f"{said}, so nothing is known of the update."
-        said += "; "
     if report.divergence is not None:
-        return said + _by_divergence(report.divergence, finite)
-    return said + _by_weights(report, finite, unread)
+        return _by_divergence(report.divergence, ways)
+    return _by_weights(report, ways, unread)
 
 
-def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival], unread: str) -> str:
-    most = WHOLE * max(way.kept or 0.0 for way in finite)
-    best = min(finite, key=lambda way: ((way.kept or 0.0) < most, way.error or 0.0))
+def _by_weights(report: AdapterReport, ways: Sequence[UpdateSurvival], unread: str) -> str:
+    most = WHOLE * max(way.kept or 0.0 for way in ways)
+    best = min(ways, key=lambda way: ((way.kept or 0.0) < most, way.error or 0.0))
     kept = _kept(best)
     error = f"under a rounding error {_size(best.error)}" if best.error else "without an error"
     if (best.kept or 0.0) < ERASED:
@@ -364,16 +349,15 @@ def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
     return f"kept apart from a base in that scheme the error is {_size(apart)}"
 
 
-def _by_divergence(divergence: MergedDivergence, finite: Sequence[UpdateSurvival]) -> str:
-    ways = {way.name: way for way in finite}
-    merged = [r for r in divergence.of(MERGED) if r.kl_mean is not None and r.name in ways]
+def _by_divergence(divergence: MergedDivergence, ways: Sequence[UpdateSurvival]) -> str:
+    merged = [row for row in divergence.of(MERGED) if row.kl_mean is not None]
     if not merged:
         return (
             "every merged model gives logits that are not finite: take a format that reaches "
             "further."
         )
     best = recommended(merged, lambda row: row.kl_mean or 0.0)
-    scheme = ways[best.name].scheme
+    scheme = next(way.scheme for way in ways if way.name == best.name)
     apart = next((row for row in divergence.of(APART) if row.name == scheme), None)
     said = (
         f"Merged and quantized to {best.name}, the model is {_nats(best)} from the trained one at "

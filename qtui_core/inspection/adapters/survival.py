@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -132,16 +133,10 @@ def _survivals(
         size = sums(start, update).error
         for scheme in schemes:
             before, after = (quantize(each, scheme).dequantize() for each in (start, merged))
-            finite = np.isfinite(before)
-            lost = int(np.count_nonzero(~np.isfinite(after) | ~finite))
             if scheme not in apart:
                 # Where the base was trained as it is quantized, nothing is lost by keeping it.
                 kept = trained if scheme == trained_on else before
-                beside = merging(kept, False) if finite.all() else target
-                apart[scheme] = sums(target, beside).error
-            if lost:
-                yield UpdateSurvival(str(scheme), onto, lost=lost)
-                continue
+                apart[scheme] = sums(target, merging(kept, False)).error
             # The product of two differences, from the squares of four.
             along = sums(start, after).error + sums(update, before).error
             along -= sums(update, after).error + sums(start, before).error
@@ -149,13 +144,9 @@ def _survivals(
             yield UpdateSurvival(str(scheme), onto, size, power, along / 2, error, apart[scheme])
 
 
-def _badness(weight: ChangedWeight) -> tuple[int, float]:
-    """Orders weights: those that overflow, then by the least share; what is not quantized or does
-    not change last."""
-    if any(way.lost for way in weight.ways):
-        return (0, 0.0)
-    shares = [way.share for way in weight.ways if way.share is not None]
-    return (1, min(shares)) if shares else (2, 0.0)
+def _badness(weight: ChangedWeight) -> float:
+    """Orders weights by the least share; what is not quantized or does not change last."""
+    return min((way.share for way in weight.ways if way.share is not None), default=math.inf)
 
 
 def _report(

@@ -179,9 +179,9 @@ def test_what_is_left_is_a_share_of_the_update(tmp_path):
     """A projection may be above 1 and below 0: then all is left, or nothing."""
     report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
 
-    def said(*along, error=1.0, apart=1.0, lost=0):
+    def said(*along, error=1.0, apart=1.0):
         ways = (
-            UpdateSurvival(way.scheme, "", 1.0, 1.0, share, error, apart, lost)
+            UpdateSurvival(way.scheme, "", 1.0, 1.0, share, error, apart)
             for way, share in zip(report.ways, along, strict=True)
         )
         return conclude_adapter(replace(report, ways=tuple(ways)))
@@ -192,7 +192,6 @@ def test_what_is_left_is_a_share_of_the_update(tmp_path):
         ("so that it is rounded away", said(-0.01, -0.2)),
         ("so that most of it is rounded away", said(0.3, 0.2)),
         ("in the weights, without an error", said(1.0, 1.0, error=0.0, apart=0.0)),
-        ("int4:group64 make up to 7 values", said(1.0, 1.0, lost=7)),
     )
 
     def check(words, sentence):
