@@ -29,7 +29,7 @@ CEILINGS = {
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5707,
-    "qtui_core/quant": 6651,
+    "qtui_core/quant": 6666,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5081,
     "the rest": 5864,

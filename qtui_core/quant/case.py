@@ -160,7 +160,7 @@ class Case:
     @property
     def groups(self) -> int:
         """Groups that share a scale; 0 for a cast."""
-        return sum(run_lengths(self.scheme.granularity, self.report.shape).values())
+        return groups_of(self.scheme, self.report.shape)
 
     @property
     def float_elements(self) -> bool:
@@ -192,35 +192,31 @@ class Case:
         return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits
 
 
-def finer_schemes(
-    scheme: Scheme, shape: tuple[int, ...], coarsest_first: bool = False
-) -> Iterator[Scheme]:
-    """The scheme with finer granularities, as far as the scales are worth their bits. Yields
-    nothing for a cast, for a format with a fixed granularity, and for scales per column, because
-    groups along a row would mix columns."""
-    if scheme.granularity is None or scheme.family in FIXED_GRANULARITY:
-        return
-    if isinstance(scheme.granularity, PerColumn):
+def finer_schemes(scheme: Scheme, shape: tuple[int, ...]) -> Iterator[Scheme]:
+    """The scheme with finer granularities, as far as the scales are worth their bits: groups of 64
+    first, as most libraries make them. Yields nothing for a cast, for a format with a fixed
+    granularity, and for scales per column, because groups along a row would mix columns."""
+    own = scheme.granularity
+    if own is None or scheme.family in FIXED_GRANULARITY or isinstance(own, PerColumn):
         return
     rows, columns = matrix_shape(shape)
-    groups = sum(run_lengths(scheme.granularity, shape).values())
-    size = rows * columns // max(1, groups)
-    kind = PerBlock if isinstance(scheme.granularity, PerBlock) else PerGroup
-    candidates: list[Granularity] = []
-    if isinstance(scheme.granularity, PerTensor | PerModel) and rows > 1:
-        candidates.append(PerRow())
-    candidates += [kind(n) for n in (128, 64, SMALLEST_GROUP) if n < columns or kind is PerBlock]
-    if not coarsest_first:
-        # Most libraries make groups of 64; rows are for tensors too narrow for that.
-        candidates.sort(key=lambda g: (isinstance(g, PerRow), g == kind(128)))
-    for granularity in candidates:
-        if isinstance(granularity, PerRow) or granularity.size < size:  # type: ignore[union-attr]
-            yield replace(scheme, granularity=granularity)
+    size = rows * columns // max(1, groups_of(scheme, shape))
+    kind = PerBlock if isinstance(own, PerBlock) else PerGroup
+    for length in (64, SMALLEST_GROUP, 128):
+        if length < size and (length < columns or kind is PerBlock):
+            yield replace(scheme, granularity=kind(length))
+    if isinstance(own, PerTensor | PerModel) and rows > 1:  # for tensors too narrow for groups
+        yield replace(scheme, granularity=PerRow())
 
 
-def finer_that_save(case: Case, coarsest_first: bool = False) -> Iterator[Scheme]:
+def groups_of(scheme: Scheme, shape: tuple[int, ...]) -> int:
+    """Groups that share a scale; 0 for a cast."""
+    return sum(run_lengths(scheme.granularity, shape).values())
+
+
+def finer_that_save(case: Case) -> list[Scheme]:
     """The `finer_schemes` that take fewer bits than the stored values."""
-    return filter(case.saves, finer_schemes(case.scheme, case.report.shape, coarsest_first))
+    return [*filter(case.saves, finer_schemes(case.scheme, case.report.shape))]
 
 
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:

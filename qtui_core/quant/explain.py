@@ -25,10 +25,11 @@ from qtui_core.quant.case import (
     best_at_these_bits,
     expected_db,
     finer_that_save,
+    groups_of,
     zero_point_scheme,
 )
 from qtui_core.quant.gaussian import outlier_relative_mse
-from qtui_core.quant.layout import matrix_shape, run_lengths
+from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.plan import make_coder
 from qtui_core.quant.rounding import ROUNDING_NOISE
@@ -354,9 +355,9 @@ def _confine(case: Case) -> str:
     outlier."""
     assert case.outliers is not None
     advice = []
-    for finer in finer_that_save(case, coarsest_first=True):
-        groups = sum(run_lengths(finer.granularity, case.report.shape).values())
-        hit = case.outliers.count / groups
+    shape = case.report.shape
+    for finer in sorted(finer_that_save(case), key=lambda scheme: groups_of(scheme, shape)):
+        hit = case.outliers.count / groups_of(finer, shape)
         if hit <= case.hit / 2:
             what = "rows" if isinstance(finer.granularity, PerRow) else "smaller groups"
             share = max(1, math.ceil(100 * hit))

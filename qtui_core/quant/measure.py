@@ -15,7 +15,7 @@ import numpy as np
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.layout import Float32, matrix_shape
+from qtui_core.quant.layout import Float32, matrix_shape, work_array
 from qtui_core.quant.outliers import find_beyond
 from qtui_core.quant.plan import Plan, Prepared, SchemeReducer, prepare, round_trip, scan
 from qtui_core.quant.reading import Watch, without_progress
@@ -29,9 +29,10 @@ SAFE_MAGNITUDES = (1e-12, 1e15)
 
 def element_errors(plan: Plan, segment: Segment) -> tuple[Prepared, Float32, Float32]:
     """A segment with its scales, its elements, and |x - dequantized x| of each, both float32
-    `[size]` and 0 where an element is not finite. The elements may be those of the tensor."""
+    `[size]` and 0 where an element is not finite. The elements may be those of the tensor, and the
+    errors are a `work_array`."""
     prepared = prepare(plan, segment)
-    error = round_trip(plan, prepared)
+    error = round_trip(plan, prepared, work_array("error", segment.size))
     x = prepared.values
     np.subtract(x, error, out=error)
     if prepared.nonfinite is not None:
@@ -48,7 +49,7 @@ def sum_of_squares(values: Float32, largest: float) -> float:
         return 0.0
     if not SAFE_MAGNITUDES[0] <= largest <= SAFE_MAGNITUDES[1]:
         return float(np.square(values, dtype=np.float64).sum())
-    return float(np.square(values).sum())
+    return float(np.square(values, out=work_array("squares", values.size)).sum())
 
 
 class ErrorScan(SchemeReducer[tuple[Any, ...]]):

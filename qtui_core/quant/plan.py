@@ -348,9 +348,9 @@ def encode(plan: Plan, prepared: Prepared, codes: Codes) -> None:
         codes[np.isneginf(prepared.values)] = negative
 
 
-def round_trip(plan: Plan, prepared: Prepared) -> Float32:
-    """Dequantized values of the finite elements of a segment, a new array."""
-    out = np.empty(prepared.x.size, np.float32)
+def round_trip(plan: Plan, prepared: Prepared, out: Float32 | None = None) -> Float32:
+    """Dequantized values of the finite elements of a segment, in a new array or in `out`."""
+    out = np.empty(prepared.x.size, np.float32) if out is None else out
     reading = prepared.decoding_scales
     whole = prepared.x, out, _noise(plan, prepared)
     both = *prepared.scales.arrays, *reading.arrays

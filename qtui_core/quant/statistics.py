@@ -12,7 +12,7 @@ from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.layout import Float32, Float64
+from qtui_core.quant.layout import Float32, Float64, work_array
 from qtui_core.quant.plan import scan
 from qtui_core.quant.reading import Reducer, Watch
 
@@ -124,8 +124,8 @@ def _moments(x: Float32, absmax: float) -> Moments:
     safe = absmax == 0 or SAFE_MAGNITUDES[0] <= absmax <= SAFE_MAGNITUDES[1]
     if safe:
         centre = x.sum() / np.float32(n)
-        d = x - centre
-        square = np.square(d)
+        d = np.subtract(x, centre, out=work_array("error", n))
+        square = np.square(d, out=work_array("squares", n))
         second = float(square.sum())
         safe = absmax == 0 or second > n * SAFE_VARIANCE
     if not safe:

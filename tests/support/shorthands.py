@@ -16,6 +16,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 from qtui_core.quant.columns import ColumnScan, ColumnStatistics
 from qtui_core.quant.elements import ModelExtent, TensorLike
+from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.maps import MapKind, TensorMap, tensor_map
 from qtui_core.quant.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
 from qtui_core.quant.plan import scan
@@ -54,6 +55,21 @@ def code_occupancy(
     found = OccupancyScan(scheme, bins)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
+
+
+class Rows:
+    """A tensor that returns rows on request and records what was requested."""
+
+    def __init__(self, array: Any, shape: tuple[int, ...] | None = None) -> None:
+        self.array, self.shape = array, shape or array.shape
+        self.asked: list[tuple[int, int]] = []
+
+    def rows(self, start: int, stop: int) -> Any:
+        self.asked.append((start, stop))
+        rows = self.array
+        if rows.ndim > 1:
+            rows = rows.reshape(-1, matrix_shape(self.shape)[1])
+        return rows[start:stop].copy()
 
 
 def error_map(

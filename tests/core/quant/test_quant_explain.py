@@ -357,11 +357,11 @@ def test_ternary_scales_have_a_floor():
     assert "multiply it by" in found
 
 
-def test_a_harmless_outlier_is_not_blamed():
+@pytest.mark.parametrize("count", [1, 60])
+def test_harmless_outliers_are_not_blamed(count):
     x = np.clip(np.random.default_rng(0).laplace(size=(1024, 1024)), -8, 8).astype(np.float32)
-    x[0, 0] = 9
-    without = x.copy()
-    without[0, 0] = 0
+    x[:: 1024 // count, 0] = 9
+    without = np.where(x == 9, np.float32(0), x)
     for text in ("int4", "int4:row", "nf4", "int4:asym"):
-        assert relative(without, text) == pytest.approx(relative(x, text), rel=0.01)
+        assert relative(without, text) == pytest.approx(relative(x, text), rel=0.03)
         assert "its tails are heavy" in sentence(x, text)

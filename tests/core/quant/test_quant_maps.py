@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
-from shorthands import error_map
+from shorthands import Rows, error_map
 
 import qtui_core.quant.maps as maps
 from qtui_core.errors import UsageError
@@ -30,18 +30,6 @@ SCHEMES = [
     "nf4:block34", "fp4:block33", "nf4:block32:dq", "nf4:block8:dq4", "mxfp4", "mxfp6-e3m2:ceil",
     "mxfp8-e4m3:rceil", "mxint8:even", "nvfp4", "ternary", "ternary:group9",
 ]  # fmt: skip
-
-
-class Rows:
-    """A reader that records which rows were requested."""
-
-    def __init__(self, x):
-        self.x, self.shape, self.asked = x, x.shape, []
-
-    def rows(self, start, stop):
-        self.asked.append((start, stop))
-        rows = self.x if self.x.ndim < 2 else self.x.reshape(matrix_shape(self.shape))
-        return rows[start:stop]
 
 
 def tensor(shape, seed=0):

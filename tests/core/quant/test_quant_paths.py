@@ -7,11 +7,11 @@ from collections import deque
 import numpy as np
 import pytest
 from every import over
+from shorthands import Rows
 
 from qtui_core.quant import Scheme, measure, quantize, statistics
 from qtui_core.quant import elements as elements_module
 from qtui_core.quant.elements import elements_of
-from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.reading import Cancelled, map_segments
 
 SCHEMES = [
@@ -34,20 +34,6 @@ SCHEMES = [
     "tf32",
 ]
 SHAPE = (150, 200)
-
-
-class Rows:
-    """A tensor that returns rows on request and records what was requested."""
-
-    def __init__(self, array, shape=None):
-        self.array, self.shape, self.asked = array, shape or array.shape, []
-
-    def rows(self, start, stop):
-        self.asked.append((start, stop))
-        rows = self.array
-        if rows.ndim > 1:
-            rows = rows.reshape(-1, matrix_shape(self.shape)[1])
-        return rows[start:stop].reshape(stop - start, -1).copy()
 
 
 def same(a, b):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from every import every, in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
+from shorthands import Rows
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant import elements as elements_module
@@ -24,16 +25,6 @@ EXTRA = [
     "e3m0:tile5x9:stochastic3", "int4:tile5x9:asym:zpfloat",
     "int8:tile5x9:outliers3",
 ]  # fmt: skip
-
-
-class Rows:
-    """A tensor that returns rows on request."""
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-
-    def rows(self, start, stop):
-        return self.array[start:stop].copy()
 
 
 def tensor():
