@@ -144,7 +144,7 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
     usual = f"no tensor is over {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape would be"
     if (best.sqnr_db or 0.0) < COARSE_DB:
         return f"{usual}, so outliers are not the problem: it takes a finer scheme to do better"
-    return usual
+    return usual if len(quantized) == 1 else f"{usual}: --sensitivity tells which the loss feels"
 
 
 def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
