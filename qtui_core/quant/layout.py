@@ -33,7 +33,7 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 #: Elements at once for several small steps, so that they stay in the second-level cache.
-CACHED = 1 << 16
+CACHED = 1 << 17
 
 
 _own = threading.local()
