@@ -182,8 +182,8 @@ def read_assignment(path: str) -> dict[str, Scheme | None]:
     report = read.get("sensitivity") if isinstance(read, dict) else None
     if isinstance(report, dict):
         rows = report.get("assignment")
-        rows = rows if isinstance(rows, list) else []
-        read = {row.get("tensor"): row.get("scheme") for row in rows if isinstance(row, dict)}
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        read = {str(row.get("tensor")): row.get("scheme") for row in rows}
     known = isinstance(read, dict) and all(isinstance(name, str) for name in read)
     if not known or not read or not all(isinstance(text, str | None) for text in read.values()):
         raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from every import in_parts, left_out, over
 from formula_value import value_of
+from lazy_imports import LazyImport
 
 from qtui_core.codec import to_plain
 from qtui_core.errors import UsageError
@@ -28,7 +29,8 @@ from qtui_core.memory.formulas.size import (
 from qtui_core.memory.formulas.terms import SLACK, Term
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.training.tracing.tracker import Dimensions
+
+Dimensions = LazyImport("qtui_core.training.tracing.tracker", "Dimensions")
 
 CONFIGS = Path(__file__).parent / "configs"
 SIZES = {"batch": 2, "sequence": 203, "lora_rank": 8}

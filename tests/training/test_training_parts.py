@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from every import over
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -34,7 +35,8 @@ from qtui_core.training.run.runnable import (
     targets_without_modules,
     unused_options,
 )
-from qtui_core.training.tracing.tracker import Ledger
+
+Ledger = LazyImport("qtui_core.training.tracing.tracker", "Ledger")
 
 
 def test_a_request_is_read() -> None:
