@@ -193,7 +193,7 @@ async def test_the_map_is_filled_and_taken_from(
         await until(pilot, lambda: estimator.count("map") == 2)
 
 
-async def test_a_gpu_is_typed_by_name_or_memory(running: Running) -> None:
+async def test_a_gpu_is_typed_by_name_or_memory_or_picked(running: Running) -> None:
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         while panel.body.form._fields[panel.shown.knob].key != "gpu":
@@ -205,6 +205,10 @@ async def test_a_gpu_is_typed_by_name_or_memory(running: Running) -> None:
         await pilot.press("d", *"l40s", "enter")
         await ready(pilot)
         assert panel.shown.gpu.label == "L40S"
+        after = panel.shown.gpus[panel.shown.gpus.index(panel.shown.gpu) + 1]
+        await pilot.press("d", "down", "enter")
+        await ready(pilot)
+        assert panel.shown.gpu == after
         await pilot.press("d", *"24gib", "enter")
         await ready(pilot)
         assert panel.shown.gpu.params == {"capacity": 24 * GIB}
