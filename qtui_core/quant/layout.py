@@ -32,8 +32,8 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-#: Elements at once for several small steps, so that they stay in the second-level cache.
-CACHED = 1 << 17
+#: Elements at once for several small steps: in the second-level cache, and long for two threads.
+CACHED = 1 << 18
 
 
 _own = threading.local()
