@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
@@ -128,9 +129,8 @@ class _Check:
 
     def report(self) -> LibraryReport:
         """What was compared; only once `seconds` is known."""
-        return LibraryReport(
-            self.library, self._version, self._outcomes, round(self.seconds or 0.0, 3)
-        )
+        seconds = round(self.seconds or 0.0, 3)
+        return LibraryReport(self.library, self._version, self._outcomes, seconds)
 
     def _left(self) -> list[str]:
         return [row.id for row in self.library.conventions if row.id not in self._outcomes]
@@ -161,6 +161,8 @@ def serve(pipe: Connection, name: str, ids: Sequence[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # also for what C code prints
         os.dup2(nowhere, stream)
+    # As with `python -P`: no file of the user, in the current directory, is a library.
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.getcwd()]
     library = find_library(name)
     try:
         module = importlib.import_module(library.module)
@@ -168,9 +170,8 @@ def serve(pipe: Connection, name: str, ids: Sequence[str]) -> None:
         pipe.send(("version", installed_version(library.name) or own))
         _run_checks(library, ids, pipe)
     except ModuleNotFoundError as error:
-        if error.name != library.module:
-            return pipe.send(("failed", described(error)))
-        pipe.send(("version", None))
+        absent = error.name == library.module
+        pipe.send(("version", None) if absent else ("failed", described(error)))
     except BaseException as error:
         return pipe.send(("failed", described(error)))
     return pipe.send(("done", None))
@@ -179,8 +180,8 @@ def serve(pipe: Connection, name: str, ids: Sequence[str]) -> None:
 def _run_checks(library: Library, ids: Sequence[str], pipe: Connection) -> None:
     from qtui_core.conformance.compare import outcome_of
 
-    file = library.name.replace("-", "_")
-    checks = importlib.import_module(f"qtui_core.conformance.checks.{file}")
+    file = f"qtui_core.conformance.checks.{library.name.replace('-', '_')}"
+    checks = importlib.import_module(file)
     for row in library.conventions:
         if row.id in ids:
             pipe.send(("begin", row.id))

@@ -17,6 +17,7 @@ from stub_libraries import ABSENT, FRAGILE_GGUF, TAMPERED, stub
 from terminals import program
 
 import qtui
+from qtui_core.child_environment import child_environment
 
 pytest.importorskip("gguf")
 pytestmark = pytest.mark.slow
@@ -92,6 +93,15 @@ def test_a_library_that_crashes_is_a_verdict_and_no_exit_code(qtui_process, tmp_
     assert done.returncode == 0, done.stderr
     assert "its process was ended by SIGABRT" in done.stdout
     assert "could not be checked" in done.stdout.splitlines()[-1]
+
+
+def test_no_file_of_the_user_is_a_library(tmp_path):
+    (tmp_path / "gguf.py").write_text("open('ran', 'w').close()")
+    command = [sys.executable, "-m", "qtui", "doctor", "--library", "gguf"]
+    env = child_environment()
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "byte for byte" in done.stdout
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_disagreement_is_exit_code_1_and_comes_first_in_the_sentence(qtui_process, tmp_path):

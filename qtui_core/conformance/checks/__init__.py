@@ -1,2 +1,1 @@
-"""The checks of each library: functions that run both sides of a convention on its numbers. Rows of
-the catalogue name them. Each module imports its library."""
+"""What runs both sides of a convention, a file for each library, which it imports."""
