@@ -175,7 +175,7 @@ See = Callable[[int, int, float | None], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class LabPart:
     """A part of an experiment that can run in either process.
 
     Attributes:

@@ -24,7 +24,7 @@ from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
-from qtui_core.lab.results import Job, JobDone, LabBegun, LabEvent, LabResult, StepProgress
+from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabPart, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
 from qtui_core.telemetry.machine import more_memory
 from qtui_core.threads import thread_limit
@@ -175,7 +175,7 @@ class LabRunner:
         while (job := self._next()) is not None:
             self._finish(run_job(job, self._tell, self._check))
 
-    def _next(self) -> Job | None:
+    def _next(self) -> LabPart | None:
         with self._lock:
             return self._waiting.pop(0) if self._waiting else None
 
@@ -208,14 +208,16 @@ class LabRunner:
 
 def _prepared(
     experiment: Experiment, settings: Mapping[str, Any], model: str
-) -> tuple[Any, dict[str, Job]]:
+) -> tuple[Any, dict[str, LabPart]]:
     """The module of an experiment and its jobs, on the device of the settings."""
     use_device(str(settings.get("device", "cpu")))
     module = experiment.module()
     return module, {job.key: job for job in module.jobs(settings, model)}
 
 
-def run_job(job: Job, tell: Callable[[StepProgress], None], check: Callable[[], None]) -> JobDone:
+def run_job(
+    job: LabPart, tell: Callable[[StepProgress], None], check: Callable[[], None]
+) -> JobDone:
     """Runs a job. An exception becomes the fault of its JobDone, except what `check` raises to stop
     the run, which is not derived from Exception. Steps are told with a pause between, and the last
     one."""
@@ -255,7 +257,7 @@ class _SecondProcess:
         )
         self._ask([experiment.name, settings, model])
 
-    def run(self, job: Job, tell: Callable[[StepProgress], None]) -> JobDone:
+    def run(self, job: LabPart, tell: Callable[[StepProgress], None]) -> JobDone:
         """Runs a job there. Raises OSError or ValueError if the process has ended."""
         self._ask(job.key)
         assert self._process.stdout is not None

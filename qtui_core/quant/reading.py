@@ -18,7 +18,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import numpy as np
 
-from qtui_core.errors import QtuiError
+from qtui_core.job import Cancelled
 from qtui_core.quant.elements import Elements, Segment
 from qtui_core.threads import thread_limit
 
@@ -29,12 +29,6 @@ THREADED_FROM = 1 << 20
 #: Two threads reach most of the memory bandwidth; more would take cores from a training run on the
 #: same machine.
 MAX_THREADS = 2
-
-
-class Cancelled(QtuiError):
-    """The caller asked to stop before the end."""
-
-    exit_code = 130
 
 
 class Watch(TypedDict, total=False):

@@ -32,7 +32,16 @@ from qtui_core.lab.numerics.products import (
     relative,
 )
 from qtui_core.lab.numerics.rounding import Operand
-from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, See, findings
+from qtui_core.lab.results import (
+    Cell,
+    Findings,
+    LabChart,
+    LabColumn,
+    LabLine,
+    LabPart,
+    See,
+    findings,
+)
 from qtui_core.lab.training.tasks import TASKS, LabTask, loss_of, subject_of
 from qtui_core.lab.training.twins import adamw, gradient_not_finite
 from qtui_core.models.opening import DEMO
@@ -103,14 +112,16 @@ class ScalerRun:
     trained: str = ""
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """The histogram with the errors, a run from each scale, and a run whose gradient is spoilt on
     purpose."""
     runs = {f"from {_power(start)}": (start, False) for start in settings["starts"]}
     return [
-        Job("gradients", partial(gradients, settings["text"], model), LabGradients, 14),
+        LabPart("gradients", partial(gradients, settings["text"], model), LabGradients, 14),
         *(
-            Job(key, partial(scaler_run, settings, model, *how), ScalerRun, 0.2 * settings["steps"])
+            LabPart(
+                key, partial(scaler_run, settings, model, *how), ScalerRun, 0.2 * settings["steps"]
+            )
             for key, how in (runs | {"spoilt": (2.0**16, True)}).items()
         ),
     ]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from qtui_core.lab.results import Cell, Findings, Job, LabColumn, findings
+from qtui_core.lab.results import Cell, Findings, LabColumn, LabPart, findings
 from qtui_core.lab.training.comparison import (
     TWIN,
     LabComparison,
@@ -52,7 +52,7 @@ COLUMNS: Final = (
 )
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """A run of each recipe for each seed and rate (two of a recipe that rounds at random), of the
     twin, and of the twin from weights that differ by a millionth. Raises as `chosen_task`."""
     return TrainedComparison(

@@ -36,9 +36,9 @@ from qtui_core.lab.results import (
     Cell,
     Findings,
     Heat,
-    Job,
     LabColumn,
     LabFrontier,
+    LabPart,
     MatrixProduct,
     Point,
     See,
@@ -89,17 +89,17 @@ class LayerOperands:
         return x @ w.T, g @ w, g.T @ x
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """The table, the axis, the outliers, and what kernels of this CPU are worth. A job for each
     scheme would be too little work."""
     given = settings["text"], model
     return [
-        Job("schemes", partial(schemes, *given, settings["schemes"]), Findings, 18),
-        Job("axis", partial(axis, *given), Findings, 5),
-        Job("outliers", partial(outliers, *given), Findings, 5),
-        Job("means", partial(means, *given), Findings, 5),
-        Job("layers", partial(layer_errors, *given, settings["scheme"]), Findings, 15),
-        Job("kernels", kernels, Findings, 2),
+        LabPart("schemes", partial(schemes, *given, settings["schemes"]), Findings, 18),
+        LabPart("axis", partial(axis, *given), Findings, 5),
+        LabPart("outliers", partial(outliers, *given), Findings, 5),
+        LabPart("means", partial(means, *given), Findings, 5),
+        LabPart("layers", partial(layer_errors, *given, settings["scheme"]), Findings, 15),
+        LabPart("kernels", kernels, Findings, 2),
     ]
 
 

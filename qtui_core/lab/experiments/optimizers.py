@@ -25,7 +25,7 @@ from qtui_core.lab.experiments.survive import EPSILON
 from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.numerics.state_maps import BLOCKS, map_named, ratchets
-from qtui_core.lab.results import Cell, Findings, Heat, Job, LabColumn, findings
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, LabPart, findings
 from qtui_core.lab.training.comparison import (
     TWIN,
     LabComparison,
@@ -75,7 +75,7 @@ COLUMNS: Final = (
 )
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """A run of each optimizer for each seed, of the twin, and of the twin from weights that differ
     by a millionth; and second moments that fall quiet."""
     runs = TrainedComparison(
@@ -87,7 +87,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
         twin=lambda subject, seed, name: recipe_of(name, seed, subject) if name == TWIN else null(),
         more=4,
     )
-    quiet = Job("second moments", partial(ratchets, settings["beta2"]), Findings, 5)
+    quiet = LabPart("second moments", partial(ratchets, settings["beta2"]), Findings, 5)
     return [*runs.jobs(), quiet]
 
 

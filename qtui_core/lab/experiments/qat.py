@@ -23,7 +23,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import require
 from qtui_core.lab.numerics.products import inner_linears
-from qtui_core.lab.results import Cell, Findings, Job, LabBar, LabBars, LabColumn, See, findings
+from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, LabPart, See, findings
 from qtui_core.lab.training.comparison import (
     NULL,
     TWIN,
@@ -72,11 +72,11 @@ def rate_of(bits: int, settings: Mapping[str, Any]) -> float:
     return _RATES.get(bits, _RATE) if given is None else given
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """The model as it is; and for each rate and seed a control, a disturbed one, and QAT for each
     of its widths."""
     bits = settings["bits"]
-    found = [Job("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
+    found = [LabPart("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
     for rate in dict.fromkeys(rate_of(width, settings) for width in bits):
         widths = [width for width in bits if rate_of(width, settings) == rate]
         found += TrainedComparison(

@@ -29,7 +29,7 @@ from qtui_core.lab.numerics.products import (
     inner_linears,
 )
 from qtui_core.lab.numerics.rounding import Operand
-from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, findings
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, LabPart, findings
 from qtui_core.lab.training.comparison import (
     NULL,
     TWIN,
@@ -70,7 +70,7 @@ def width_at(step: int, steps: int, periods: int, low: int, high: int) -> int:
     return round(low + (high - low) / 2 * (1 - math.cos(turn)))
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """A run for each width and each cyclic schedule, of the twin and of the disturbed twin. Raises
     UsageError for a cycle that begins above its end or is shorter than a step."""
     low, high, steps = settings["low"], settings["high"], settings["steps"]

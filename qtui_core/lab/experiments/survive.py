@@ -20,7 +20,16 @@ from qtui_core.lab.catalog import FLOATS
 from qtui_core.lab.numerics.products import layer_of
 from qtui_core.lab.numerics.rounding import STORAGES, Random, Storage
 from qtui_core.lab.numerics.walks import thresholds
-from qtui_core.lab.results import Cell, Findings, Job, LabChart, LabColumn, LabLine, See, findings
+from qtui_core.lab.results import (
+    Cell,
+    Findings,
+    LabChart,
+    LabColumn,
+    LabLine,
+    LabPart,
+    See,
+    findings,
+)
 from qtui_core.lab.training.tasks import LabSubject, LabTask, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, first_not_finite
 from qtui_core.models.opening import open_model
@@ -229,9 +238,9 @@ class Survival:
     dtype: str = "fp32"
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """One job: most of the work is the gradients."""
-    return [Job("tensors", partial(tensors, settings, model), Survival, 6)]
+    return [LabPart("tensors", partial(tensors, settings, model), Survival, 6)]
 
 
 def tensors(settings: Mapping[str, Any], model: str, see: See) -> Survival:

@@ -24,9 +24,9 @@ from qtui_core.lab.results import (
     Cell,
     Density,
     Findings,
-    Job,
     LabColumn,
     LabLine,
+    LabPart,
     See,
     findings,
 )
@@ -73,18 +73,18 @@ class Updates:
     shares: tuple[survive.UpdateShares, ...] = ()
 
 
-def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """The updates, the single weight, the terms of the optimizer, and a short run for each way to
     store weights. Raises UsageError for a decay that takes away more than there is."""
     check_decay(settings)
     store = settings["store"]
     found = [
-        Job("updates", partial(kept_by, settings, model), Updates, 6),
-        Job("one weight", one_weight, Findings, 2),
-        Job("scales", partial(grown_scales, store), Findings, 1),
+        LabPart("updates", partial(kept_by, settings, model), Updates, 6),
+        LabPart("one weight", one_weight, Findings, 2),
+        LabPart("scales", partial(grown_scales, store), Findings, 1),
     ]
     if STORAGES[store].mantissa_bits is not None:
-        found.append(Job("terms", partial(terms, settings), Findings, 2))
+        found.append(LabPart("terms", partial(terms, settings), Findings, 2))
     names, recipe = ("nearest", "stochastic"), partial(recipe_of, store)
     runs = TrainedComparison(settings, model, names, recipe, lambda name: 0.3, before=True, more=0)
     return found + runs.jobs()

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.results import Cell, Job, LabChart, LabLine, See
+from qtui_core.lab.results import Cell, LabChart, LabLine, LabPart, See
 from qtui_core.lab.training import twins
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, difference, paired
@@ -68,11 +68,11 @@ class TrainedComparison:
     before: bool = False
     more: float = 3.0
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[LabPart]:
         """A run of the twin, of the disturbed twin and of each recipe, for each rate and seed."""
         names = [TWIN, NULL, *self.names, *(f"{n}{AGAIN}" for n in self.names if n in self.drawn)]
         return [
-            Job(
+            LabPart(
                 run_key(name, rate, seed, self.settings),
                 partial(self.run, name, rate, seed),
                 TrainedRun,
