@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from qtui_core.errors import QtuiError
 
@@ -18,18 +18,20 @@ class Job:
     pieces of its work; `Job()` neither hears nor stops anything.
 
     Args:
-        report: called as `report(done, total, words)` on the thread that works: how much of `total`
-            is done, in any unit; a `total` of 0 is not known. `words` name what is at work.
+        report: called as `report(done, total, words)` on the calling thread: how much of `total` is
+            done, in any unit; a `total` of 0 is not known. `words` name what is at work.
         cancelled: called between pieces; work ends with Cancelled as soon as it is true.
+        threads: how many to use; chosen by the size of the work if None. Results do not depend on
+            it.
     """
 
     def __init__(
         self,
         report: Callable[[float, float, str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        threads: int | None = None,
     ) -> None:
-        self.report = report
-        self.cancelled = cancelled
+        self.report, self.cancelled, self.threads = report, cancelled, threads
 
     def check(self) -> None:
         """Raises Cancelled if the caller asked to stop."""
@@ -46,10 +48,20 @@ class Job:
         """The job of a part of this one: its 0 to `total` is the share `start` to `stop` of the
         whole, each in [0, 1]. A part of no width reports nothing."""
         report = self.report
-        if report is None or start == stop:
-            return Job(cancelled=self.cancelled)
 
         def within(done: float, total: float, words: str) -> None:
-            report(start + (stop - start) * done / (total or 1.0), 1.0, words)
+            assert report is not None
+            report(stop - (stop - start) * (1 - done / (total or 1.0)), 1.0, words)
 
-        return Job(within, self.cancelled)
+        return Job(within if report and start < stop else None, self.cancelled, self.threads)
+
+    def parts(self, sizes: Sequence[float]) -> Iterator[Job]:
+        """The jobs of parts that follow each other, by what each takes in any unit."""
+        total, done = sum(sizes) or 1.0, 0.0
+        for size in sizes:
+            yield self.part(done / total, (done + size) / total)
+            done += size
+
+
+#: Work that nobody follows.
+IDLE = Job()

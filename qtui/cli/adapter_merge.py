@@ -63,8 +63,8 @@ def report_adapter(
         found = open_adapter(adapter)
         with found.weights:
             merge = merge_adapter(base, read_adapter(found))
-            with progress_on_stderr("merging") as progress:
-                report = survey(merge, schemes, trained_on, full=full, progress=progress)
+            with progress_on_stderr("merging") as job:
+                report = survey(merge, schemes, trained_on, full=full, progress=job.report)
         ended = None
         if text is not None and report.weights:
             report, ended = _with_divergence(report, model, adapter, schemes, trained_on, text)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from qtui.cli.child_run import RecordingSink
 from qtui.cli.progress import progress_on_stderr
@@ -25,11 +24,9 @@ from qtui_core.evaluation.results import (
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.evaluation.summary import summarize
 from qtui_core.files import Target
+from qtui_core.job import IDLE, Job
 from qtui_core.quantities import plural
 from qtui_core.recorded_lines import Recorder
-
-#: Steps of the progress bar.
-_STEPS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,8 @@ def run_to_end(
     """
     recorder = None if record is None else Recorder(record, EVALUATION_LINES.to_line)
     recording = RecordingSink(recorder, lambda sentence: say(f"qtui: {sentence}"))
-    with progress_on_stderr("evaluating") as show, recording:
-        run = _PartListener(show, recording, earlier)
+    with progress_on_stderr("evaluating") as job, recording:
+        run = _PartListener(job, recording, earlier)
         interrupted, lost = None, False
         try:
             asked = {"settings": settings, "done": run.done}
@@ -83,11 +80,11 @@ class _PartListener:
 
     def __init__(
         self,
-        show: Callable[[int, int, str], None] | None,
+        job: Job,
         recording: RecordingSink[EvaluationEvent],
         earlier: EvaluationRecording | None,
     ) -> None:
-        self._show, self._recording, self._earlier = show, recording, earlier
+        self._job, self._recording, self._earlier = job, recording, earlier
         self.begun: EvaluationBegun | None = None
         self.parts: list[PartScored] = [] if earlier is None else list(earlier.parts)
         self.done = tuple((part.batch, part.candidate) for part in self.parts)
@@ -99,10 +96,9 @@ class _PartListener:
         if heard.part is not None and self.begun is not None:
             self.parts.append(heard.part)
             self._recording.write(heard.part)
-            if self._show is None:
+            if self._job is IDLE:
                 self._narrate(self.begun, heard.part)
-        if self._show is not None:
-            self._show(round(_STEPS * fraction), _STEPS, heard.doing)
+        self._job.at(fraction, words=heard.doing)
 
     def _begin(self, begun: EvaluationBegun) -> None:
         if self._earlier is not None:
@@ -111,7 +107,7 @@ class _PartListener:
         self._recording.write(begun)
         for part in self.parts:
             self._recording.write(part)
-        if self._show is None:
+        if self._job is IDLE:
             text = begun.text
             say(
                 f"qtui: {plural(text.windows, 'window')} of {text.window:,} tokens, the original "

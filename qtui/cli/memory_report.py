@@ -118,9 +118,8 @@ def _traced(
     be built, QtuiError where the trace fails."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
-    with progress_on_stderr("Tracing") as show:
-        check = partial(show, 0, 0) if show else lambda doing: None
-        found = traced_estimate(model, shape, asked, device, check)
+    with progress_on_stderr("Tracing") as job:
+        found = traced_estimate(model, shape, asked, device, partial(job.at, 0, 0))
     weighing = peaks_on(shape, device) if found.shape is not None else None
     wanted = resolve_for(shape, asked) if found.shape is not None else None
     return report_of(model, found, weighing, asked=asked, wanted=wanted, why=shape.why)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from qtui_core.job import IDLE, Job
 from qtui_core.models.quoting import printable
 
 if TYPE_CHECKING:
@@ -18,20 +19,17 @@ PATIENCE_SECONDS = 0.7
 
 
 @contextmanager
-def progress_on_stderr(
-    verb: str, patience: float | None = None
-) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Gives a function to call with the number of items done, their number in all, and the name of
-    the current one. Where the number in all is 0, as nobody knows it, the bar moves to and fro
-    beside the seconds so far. None where stderr is no terminal. The bar appears after `patience`
-    seconds, or PATIENCE_SECONDS, and goes away when the work ends."""
+def progress_on_stderr(verb: str, patience: float | None = None) -> Iterator[Job]:
+    """A job whose reports move a bar; where the total is 0, as nobody knows it, to and fro beside
+    the seconds so far. No bar where stderr is no terminal. It appears after `patience` seconds, or
+    PATIENCE_SECONDS, and goes away when the work ends."""
     if not sys.stderr.isatty():
-        yield None
+        yield IDLE
         return
     started = time.monotonic()
     bar: Progress | None = None
 
-    def report(done: int, total: int, item: str) -> None:
+    def report(done: float, total: float, item: str) -> None:
         nonlocal bar
         if bar is None:
             if time.monotonic() - started < (PATIENCE_SECONDS if patience is None else patience):
@@ -44,7 +42,7 @@ def progress_on_stderr(
         bar.update(bar.task_ids[0], completed=done, total=total or None, item=printable(item))
 
     try:
-        yield report
+        yield Job(report)
     finally:
         if bar is not None:
             bar.stop()

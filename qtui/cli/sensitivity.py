@@ -161,14 +161,13 @@ def _weighing(source: ModelSource, inspection: Inspection, wanted: WantedObjecti
 
 
 def _ask_with_progress(source: ModelSource, method: str, params: Mapping[str, Any]) -> Reply:
-    with progress_on_stderr("running") as show:
+    with progress_on_stderr("running") as job:
         stage = ""
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
             nonlocal stage
             stage = str(data.get("stage", stage))
-            if show:
-                show(round(1000 * fraction), 1000, stage)
+            job.at(fraction, words=stage)
 
         return ask_engine(engine_name(source), method, params, heard)
 

@@ -11,13 +11,10 @@ from typing import Any, Generic, TypeVar
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.job import Cancelled, Job
 
 #: The dataclass of a request.
 Asked_co = TypeVar("Asked_co", covariant=True)
-
-
-class TaskCancelled(Exception):
-    """Raised in an operation whose request was cancelled; the worker then answers "cancelled"."""
 
 
 class Task(Generic[Asked_co]):
@@ -35,6 +32,11 @@ class Task(Generic[Asked_co]):
         self.asked = asked
         self._send_progress = send_progress
         self._cancelled = threading.Event()
+        #: What is done, of functions of qtui_core.
+        self.job = Job(
+            lambda done, total, words: self.progress(done / total if total else 0.0),
+            self._cancelled.is_set,
+        )
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -43,9 +45,8 @@ class Task(Generic[Asked_co]):
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Raises TaskCancelled if the request was cancelled. Operations call it between chunks."""
-        if self._cancelled.is_set():
-            raise TaskCancelled
+        """Raises Cancelled if the request was cancelled. Operations call it between chunks."""
+        self.job.check()
 
     def progress(self, fraction: float, data: Any = None) -> None:
         """Reports progress (0 to 1) to the screen, at most twice a second. Partial results `data`,
@@ -99,7 +100,7 @@ _CHECK_SECONDS = 0.05
 
 def run_cancellable(task: Task[Any], compute: Callable[[], T]) -> T:
     """Runs `compute` in a thread and returns its result; errors of `compute` are raised here.
-    Raises TaskCancelled if the task is cancelled before `compute` returns.
+    Raises Cancelled if the task is cancelled before `compute` returns.
 
     `compute` must be plain Python without locks or lasting side effects: on cancellation CPython
     raises an exception in its thread, between any two instructions.
@@ -119,7 +120,7 @@ def run_cancellable(task: Task[Any], compute: Callable[[], T]) -> T:
         thread.join(_CHECK_SECONDS)
         if task.is_cancelled() and thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TaskCancelled)
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Cancelled)
             )
     task.check()
     if failed:

@@ -26,9 +26,10 @@ from qtui.engine.protocol import (
     encode_event,
     parse_request,
 )
-from qtui.engine.task import EngineOperation, Task, TaskCancelled
+from qtui.engine.task import EngineOperation, Task
 from qtui.engine.waiting import PULSE_SECONDS
 from qtui_core.errors import QtuiError, UsageError, memory_ran_out
+from qtui_core.job import Cancelled
 from qtui_core.telemetry.machine import more_memory
 
 # Twice a second is calm to look at, and few bytes over a slow connection. A key pressed right after
@@ -149,7 +150,7 @@ class Worker:
             task.check()
             result = self._operations[task.method].run(task)
             task.check()
-        except TaskCancelled:
+        except Cancelled:
             self.answer_cancelled(task)
         except Exception as error:
             if isinstance(error, QtuiError) and task.is_cancelled():

@@ -22,6 +22,7 @@ from qtui_core.activations.observers import (
 from qtui_core.answers.tensors import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.job import Job
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import measure
 from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor, PerToken
@@ -139,7 +140,7 @@ def range_error(
     x: Float32, way: ActivationScheme, *, cancelled: Callable[[], bool] | None = None
 ) -> tuple[RangeError, float]:
     """The error of one way on `[tokens, features]`, and its bits of storage per value."""
-    report = measure(x, way.scheme, model_absmax=way.extent, cancelled=cancelled)
+    report = measure(x, way.scheme, model_absmax=way.extent, job=Job(cancelled=cancelled))
     clipped = clipped_share(x, way.extent)
     if way.extent is None and report.count > report.nonfinite:
         clipped = report.saturated / (report.count - report.nonfinite)

@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 
 from qtui_core.conformance.catalogue import find_library
 from qtui_core.conformance.convention import Library, LibraryReport, Outcome, Verdict, described
 from qtui_core.extras import installed_version
+from qtui_core.job import IDLE, Job
 
 #: Seconds for all checks of a library; importing torch from a slow network disk takes most of it.
 TIMEOUT = 180.0
@@ -25,14 +26,12 @@ WORKERS = 2
 #: After this many processes of a library ended early, its remaining checks are not run.
 MOST_DEATHS = 3
 
-Progress = Callable[[int, int, str], None]
-
 
 def check_libraries(
     libraries: Sequence[Library],
     *,
     timeout: float = TIMEOUT,
-    progress: Progress | None = None,
+    job: Job = IDLE,
 ) -> tuple[LibraryReport, ...]:
     """What comparing each library gave, in the given order; two run at a time.
 
@@ -40,7 +39,7 @@ def check_libraries(
 
     Args:
         timeout: seconds for each process.
-        progress: called with (libraries done, libraries, name of one) whenever one is done.
+        job: hears (libraries done, libraries, name of one) whenever one is done.
     """
     checks = [_Check(library, timeout) for library in libraries]
     waiting, running = list(checks), list[_Check]()
@@ -58,9 +57,8 @@ def check_libraries(
                     check.end(f"it did not answer within {timeout:g} seconds")
                 if check.seconds is not None:
                     running.remove(check)
-                    if progress is not None:
-                        done = len(checks) - len(waiting) - len(running)
-                        progress(done, len(checks), check.library.name)
+                    done = len(checks) - len(waiting) - len(running)
+                    job.at(done, len(checks), check.library.name)
     finally:
         for check in running:
             check.process.kill()

@@ -12,6 +12,7 @@ from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, SchemeTotal, TensorReport
 from qtui_core.inspection.sample import Rows, RowSample, limit_of, read_ahead
 from qtui_core.inspection.sentences import describe_sample
+from qtui_core.job import Job
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role
 from qtui_core.quant import (
@@ -143,9 +144,16 @@ def _inspect_tensor(
         advance(scanned + (1 - scanned) * share)
 
     advance(0.0)
-    scan(rows, [found, *errors], model_absmax=extent, progress=scans)
+    scan(
+        rows,
+        [found, *errors],
+        model_absmax=extent,
+        job=Job(lambda done, total, _: scans(done / total)),
+    )
     stats = found.result()
-    outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, progress=outliers_found)
+    outliers = find_outliers(
+        rows, stats, top=TOP_OUTLIERS, job=Job(lambda done, total, _: outliers_found(done / total))
+    )
     return TensorReport(
         info,
         sampled_parameters=sample.count * row_elements(info),

@@ -8,15 +8,16 @@ error, though its own share is almost nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.columns import ColumnScan, ColumnStatistics
 from qtui_core.quant.elements import (
     Elements,
@@ -38,7 +39,7 @@ from qtui_core.quant.plan import (
     scan,
     unread_plan,
 )
-from qtui_core.quant.reading import Watch, fractions_of, read, thread_count
+from qtui_core.quant.reading import read
 from qtui_core.schemes.scheme import Scheme
 
 
@@ -97,12 +98,12 @@ def column_errors(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> ColumnErrors:
     """The error that a scheme makes in each column and row. Arguments and errors are those of
     `scan`."""
     found = ColumnErrorScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, **watch)
+    scan(x, [found], model_absmax=model_absmax, job=job)
     return found.result()
 
 
@@ -185,11 +186,11 @@ def attribute_error(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> Attribution:
     """Where the squared error of a scheme lies. Arguments, passes and errors are those of
     `measure`."""
-    errors = column_errors(x, scheme, model_absmax=model_absmax, **watch)
+    errors = column_errors(x, scheme, model_absmax=model_absmax, job=job)
     return Attribution(
         scheme, errors, float(errors.squared_error.sum()), float(errors.squared.sum())
     )
@@ -201,7 +202,7 @@ def keep_columns(
     columns: Sequence[int],
     *,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> Kept:
     """What the scheme of an attribution would do to the same tensor if `columns` were kept in 16
     bits: the tensor is quantized without them, so that no scale depends on them, and the error of
@@ -211,7 +212,7 @@ def keep_columns(
         Without(x, [int(column) for column in kept]),
         attribution.scheme,
         model_absmax=model_absmax,
-        **watch,
+        job=job,
     )
     before = attribution.squared_error
     left = float(np.delete(without.squared_error, kept).sum())
@@ -265,9 +266,7 @@ def decomposition_sweep(
     scheme: Scheme,
     thresholds: Sequence[float],
     *,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    job: Job = IDLE,
 ) -> tuple[ErrorReport, ...]:
     """The result of `measure` for the scheme with each outlier threshold, in the order of
     `thresholds`, without the outliers. One result stands for all thresholds that keep the same
@@ -277,7 +276,7 @@ def decomposition_sweep(
     are.
 
     Raises:
-        Cancelled: `cancelled()` was true.
+        Cancelled: the job was cancelled.
         UsageError: `x` is not a tensor of real numbers, a threshold is not above 0, or the scheme
             has no outlier columns.
     """
@@ -285,12 +284,11 @@ def decomposition_sweep(
     if not schemes:
         return ()
     elements = elements_of(x)
-    count = thread_count(elements.count, threads)
     reads = 1 + first_passes(schemes[0], elements.shape)
-    advance = fractions_of(progress, reads * elements.count)
+    jobs = job.parts([1] * reads)
 
     def results_of(reducers: list[Any]) -> list[Any]:
-        read(elements, reducers, threads=count, advance=advance, cancelled=cancelled)
+        read(elements, reducers, next(jobs))
         return [reducer.result() for reducer in reducers]
 
     (columns,) = results_of([ColumnScan()])

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 from qtui_core.quant.coders import LARGEST
 from qtui_core.quant.elements import ModelExtent
 from qtui_core.quant.layout import Extent, Float32, Float64, matrix_shape, run_lengths
@@ -166,7 +167,7 @@ def _error(
     values: Float32, scheme: Scheme, extent: ModelExtent | None = None, beside: int = 0
 ) -> float:
     """Squared error over squared value, of those elements `[rows, beside:]` that stay finite."""
-    read = quantize(values, scheme, model_absmax=extent, threads=1).dequantize(threads=1)
+    read = quantize(values, scheme, model_absmax=extent, job=Job(threads=1)).dequantize(threads=1)
     x, read = values[:, beside:], read[:, beside:]
     kept = np.isfinite(read)
     with np.errstate(invalid="ignore", under="ignore"):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.elements import (
     SEGMENT,
@@ -27,7 +28,6 @@ from qtui_core.quant.elements import (
 from qtui_core.quant.layout import Float32, Float64, group_views, rectangles
 from qtui_core.quant.outlier_columns import Int64
 from qtui_core.quant.plan import Plan, SchemeReducer, encode, prepare, round_trip, scan
-from qtui_core.quant.reading import Watch
 from qtui_core.schemes.scheme import Family, Scheme
 
 
@@ -347,7 +347,7 @@ def tensor_map(
     pooling: Pooling | None = None,
     plans: Sequence[Plan] | None = None,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> TensorMap:
     """A map of the elements of a window, pooled to at most `rows_out` by `columns_out` cells.
 
@@ -361,12 +361,12 @@ def tensor_map(
         pooling: None is MAX, or NEAREST for codes, which allow nothing else.
         plans: the plans of the schemes for this tensor, as `make_plan` returns them; then nothing
             is read before the window.
-        model_absmax, watch: as for `measure`.
+        model_absmax, job: as for `measure`.
 
     Raises:
         UsageError: the window is outside the tensor, the schemes have no such quantity, or
             `quantize` refuses the input.
-        Cancelled: `cancelled()` was true.
+        Cancelled: the job was cancelled.
     """
     check_kind(kind, schemes)
     pooling = pooling or (Pooling.NEAREST if kind is MapKind.CODE else Pooling.MAX)
@@ -379,7 +379,7 @@ def tensor_map(
     grid = Grid(_checked(window, elements), elements.matrix[1], rows_out, columns_out, pooling)
     found = MapScan(kind, schemes, grid)
     known = None if plans is None else dict(zip(schemes, plans, strict=True))
-    scan(elements, [found], model_absmax=model_absmax, plans=known, **watch)
+    scan(elements, [found], model_absmax=model_absmax, plans=known, job=job)
     return found.result()
 
 

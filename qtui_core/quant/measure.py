@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import Float32, matrix_shape, work_array
 from qtui_core.quant.outliers import find_beyond
 from qtui_core.quant.plan import Plan, Prepared, SchemeReducer, prepare, round_trip, scan
-from qtui_core.quant.reading import Watch, without_progress
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -133,17 +133,17 @@ def measure(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> ErrorReport:
     """The error of a scheme on a tensor: quantizes, dequantizes and compares, without keeping codes
     or values. Arguments and errors are those of `scan`. A scheme with an outlier threshold takes
     two more readings, which find the outliers of the report; progress does not include them."""
     found = ErrorScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, **watch)
+    scan(x, [found], model_absmax=model_absmax, job=job)
     report = found.result()
     if scheme.outlier_threshold is None:
         return report
-    outliers = find_beyond(x, scheme.outlier_threshold, **without_progress(watch))
+    outliers = find_beyond(x, scheme.outlier_threshold, job=job.part(0, 0))
     return replace(report, outliers=outliers)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.elements import Elements, Segment
 from qtui_core.quant.gaussian import Groups, groups_of
@@ -186,7 +187,7 @@ def expected_shares(
 @lru_cache(maxsize=256)
 def _shares(groups: Groups, bins: int) -> tuple[Float64, Float64]:
     reducer = OccupancyScan(groups.scheme, bins)
-    scan(groups.values, [reducer], threads=1)
+    scan(groups.values, [reducer], job=Job(threads=1))
     density = reducer.density
     codes = reducer.patterns[alphabet_of(groups.scheme).codes]
     return codes / codes.sum(), density / density.sum()

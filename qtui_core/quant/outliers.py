@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,11 @@ from qtui_core.answers.tensors import (
     TensorStatistics,
 )
 from qtui_core.errors import UsageError
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import Float64
 from qtui_core.quant.plan import scan
-from qtui_core.quant.reading import Reducer, Watch, without_progress
+from qtui_core.quant.reading import Reducer
 from qtui_core.quant.statistics import statistics
 
 #: A column is crowded if chance would give fewer than this many columns as many outliers.
@@ -115,7 +115,7 @@ def find_outliers(
     top: int = 10,
     *,
     usual: TensorStatistics | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> OutlierReport:
     """The outliers of `x`, which is what `quantize` takes. It is read once, or twice if its
     statistics are not given.
@@ -130,12 +130,12 @@ def find_outliers(
 
     Raises as `measure` does.
     """
-    stats = stats or statistics(x, **without_progress(watch))
+    stats = stats or statistics(x, job=job.part(0, 0))
     usual = usual or stats
     if not usual.std or usual.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
     found = OutlierScan(usual.mean, sigma * usual.std, stats, usual, top)
-    scan(x, [found], **watch)
+    scan(x, [found], job=job)
     return replace(found.result(), sigma=sigma)
 
 
@@ -146,7 +146,7 @@ def find_beyond(
     top: int = 10,
     *,
     usual: TensorStatistics | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> OutlierReport:
     """The finite elements whose magnitude is at least `threshold`, which is how LLM.int8() defines
     the outliers of an activation, with 6.0 (Dettmers et al. 2022). The columns of the report are
@@ -159,9 +159,9 @@ def find_beyond(
         limit = float(np.float32(threshold))
     if not (math.isfinite(threshold) and limit > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
-    stats = stats or statistics(x, **without_progress(watch))
+    stats = stats or statistics(x, job=job.part(0, 0))
     found = OutlierScan(0.0, limit, stats, usual or stats, top, inclusive=True)
-    scan(x, [found], **watch)
+    scan(x, [found], job=job)
     return replace(found.result(), threshold=threshold)
 
 

@@ -5,10 +5,10 @@ by that plan, and one scan of a tensor for everything that is asked about it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.blockscale import MicroscalingCoder, TwoLevelCoder
 from qtui_core.quant.codebook import LEVELS, NestedScales, pack_nibbles, quantize_scales
 from qtui_core.quant.coders import (
@@ -52,7 +53,7 @@ from qtui_core.quant.layout import (
     segment_multiple,
 )
 from qtui_core.quant.outlier_columns import Decomposition, decompose
-from qtui_core.quant.reading import Part, Reducer, Watch, fractions_of, read, thread_count
+from qtui_core.quant.reading import Part, Reducer, read
 from qtui_core.quant.rounding import random_words
 from qtui_core.schemes.granularity import PerBlock, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
@@ -147,10 +148,7 @@ def make_plan(
     elements: Elements,
     scheme: Scheme,
     model_absmax: ModelExtent | None = None,
-    *,
-    threads: int = 1,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    job: Job = IDLE,
 ) -> Plan:
     """The plan for a tensor. Reads all elements as often as `first_passes` says.
 
@@ -162,9 +160,12 @@ def make_plan(
         extents = _extents_of_model(plan.coder.extent, model_absmax)
         return replace(plan, fixed=plan.coder.scales(extents, elements.count))
 
+    jobs = job.parts([1] * first_passes(scheme, elements.shape))
+
     def result_of(reducer: Reducer[Any]) -> Any:
-        read(elements, [reducer], threads=threads, advance=advance, cancelled=cancelled)
-        return reducer.result()
+        with np.errstate(all="ignore"):
+            read(elements, [reducer], next(jobs))
+            return reducer.result()
 
     if scheme.outlier_threshold is not None:
         absmax = result_of(ColumnScan()).absmax
@@ -414,7 +415,7 @@ def scan(
     *,
     model_absmax: ModelExtent | None = None,
     plans: Mapping[Scheme, Plan] | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> None:
     """Reads a tensor for all reducers; after that their results are valid. Reducers with the same
     segments share a reading, which for most schemes and shapes is all of them. Each result is the
@@ -426,17 +427,21 @@ def scan(
         model_absmax: as for `quantize`.
         plans: plans of schemes for this tensor, as `make_plan` returns them. A missing plan is made
             first, which may take a reading or two (`first_passes`).
-        watch: see `Watch`.
+        job: see `Job`.
 
     Raises:
-        Cancelled: `cancelled()` was true.
+        Cancelled: the job was cancelled.
         UsageError: `x` is not a tensor of real numbers.
     """
     elements = elements_of(x)
-    threads, cancelled = watch.get("threads"), watch.get("cancelled")
     known = dict(plans or {})
     about = [reducer for reducer in reducers if isinstance(reducer, SchemeReducer)]
-    missing = dict.fromkeys(s for reducer in about for s in reducer.schemes if s not in known)
+    missing = {
+        scheme: first_passes(scheme, elements.shape, model_absmax)
+        for reducer in about
+        for scheme in reducer.schemes
+        if scheme not in known
+    }
     for reducer in about:
         reducer.plans = tuple(
             known.get(scheme) or unread_plan(scheme, elements.shape) for scheme in reducer.schemes
@@ -445,19 +450,12 @@ def scan(
     readings: dict[Hashable, list[Reducer[Any]]] = {}
     for each in reducers:
         readings.setdefault(each.cut(elements), []).append(each)
-    passes = sum(first_passes(scheme, elements.shape, model_absmax) for scheme in missing)
-    total = passes * elements.count + sum(r[0].reads(elements) for r in readings.values())
-    advance = fractions_of(watch.get("progress"), total)
-    with np.errstate(all="ignore"):
-        for scheme in missing:
-            known[scheme] = make_plan(
-                elements, scheme, model_absmax,
-                threads=thread_count(elements.count, threads),
-                advance=advance, cancelled=cancelled,
-            )  # fmt: skip
+    reads = [together[0].reads(elements) for together in readings.values()]
+    jobs = job.parts([*(passes * elements.count for passes in missing.values()), *reads])
+    for scheme in missing:
+        known[scheme] = make_plan(elements, scheme, model_absmax, next(jobs))
     for reducer in about:
         reducer.plans = tuple(known[scheme] for scheme in reducer.schemes)
         reducer.model_absmax = model_absmax
     for together in readings.values():
-        count = thread_count(together[0].reads(elements), threads)
-        read(elements, together, threads=count, advance=advance, cancelled=cancelled)
+        read(elements, together, next(jobs))

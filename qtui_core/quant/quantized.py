@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.codebook import NestedScales, unpack_nibbles
 from qtui_core.quant.coders import Codes, GroupScales
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
@@ -30,7 +31,7 @@ from qtui_core.quant.plan import (
     scan,
     unread_plan,
 )
-from qtui_core.quant.reading import Watch, map_segments, thread_count
+from qtui_core.quant.reading import map_segments
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -126,7 +127,7 @@ class QuantizedTensor:
                 decode(plan, codes[_code_slice(plan, segment)], own, segment.raw)
 
         segments = elements_of(target).segments(plan.multiple)
-        for _ in map_segments(work, segments, threads=thread_count(count, threads)):
+        for _ in map_segments(work, segments, count, Job(threads=threads)):
             pass
         if self.outlier_columns is not None and self.outlier_values is not None and count:
             matrix = target.reshape(matrix_shape(self.shape))
@@ -216,7 +217,7 @@ def quantize(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> QuantizedTensor:
     """Codes and scales of a tensor under a scheme.
 
@@ -226,14 +227,14 @@ def quantize(
         scheme: what to do.
         model_absmax: with granularity `model`, the largest magnitude of the model, or its
             (min, max); without it the tensor is the whole model.
-        watch: see `Watch`.
+        job: see `Job`.
 
     Raises:
-        Cancelled: `cancelled()` was true.
+        Cancelled: the job was cancelled.
         UsageError: `x` is not a tensor of real numbers.
     """
     found = CodeScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, **watch)
+    scan(x, [found], model_absmax=model_absmax, job=job)
     return found.result()
 
 

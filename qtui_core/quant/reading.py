@@ -14,11 +14,11 @@ from concurrent.futures import Future, wait
 from functools import cache
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from qtui_core.job import Cancelled
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, Segment
 from qtui_core.threads import thread_limit
 
@@ -31,25 +31,6 @@ THREADED_FROM = 1 << 20
 MAX_THREADS = 2
 
 
-class Watch(TypedDict, total=False):
-    """How work on a tensor is reported, stopped and distributed.
-
-    Attributes:
-        progress: called with the fraction done, in (0, 1], on the calling thread.
-        cancelled: called before each segment; Cancelled is raised if it returns true.
-        threads: how many to use; chosen by size if None. The result is the same bit for bit.
-    """
-
-    progress: Callable[[float], None] | None
-    cancelled: Callable[[], bool] | None
-    threads: int | None
-
-
-def without_progress(watch: Watch) -> Watch:
-    """For a reading that the progress does not count."""
-    return Watch(cancelled=watch.get("cancelled"), threads=watch.get("threads"))
-
-
 def thread_count(elements: int, threads: int | None) -> int:
     """How many threads to use for `elements`; `threads` overrides it."""
     if threads is not None:
@@ -60,34 +41,28 @@ def thread_count(elements: int, threads: int | None) -> int:
 
 
 def map_segments(
-    work: Callable[[Segment], Result],
-    segments: Iterable[Segment],
-    *,
-    threads: int = 1,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    work: Callable[[Segment], Result], segments: Iterable[Segment], total: int, job: Job = IDLE
 ) -> Iterator[Result]:
-    """`work` of every segment, in order. Segments are drawn, and `advance` and `cancelled` called,
-    on the calling thread, which works too; few segments exist at a time.
+    """`work` of every segment of `total` elements, in order. Segments are drawn, and the job is
+    told, on the calling thread, which works too; few segments exist at a time.
 
-    Raises Cancelled as soon as `cancelled()` is true.
+    Raises Cancelled as soon as the job is cancelled.
     """
     waiting: deque[tuple[Segment, Future[Result]]] = deque()
-
-    def check() -> None:
-        if cancelled is not None and cancelled():
-            raise Cancelled("The work was cancelled.")
+    threads, done = thread_count(total, job.threads), 0
 
     def take() -> Result:
+        nonlocal done
         segment, future = waiting.popleft()
         result = future.result()
-        if advance:
-            advance(segment.size)
+        done += segment.size
+        # A tensor without elements is one empty segment.
+        job.at(min(done, total) if total else 1, total or 1)
         return result
 
     try:
         for segment in segments:
-            check()
+            job.check()
             future: Future[Result] = Future()
             waiting.append((segment, future))
             # Each other thread has a segment at work and one to go on with.
@@ -99,12 +74,12 @@ def map_segments(
                 yield take()
         # What no other thread has begun is done here, as the end would have to wait for it.
         for at, (segment, future) in enumerate(waiting):
-            check()
+            job.check()
             if future.cancel():
                 waiting[at] = segment, Future()
                 _perform(waiting[at][1], work, segment)
         while waiting:
-            check()
+            job.check()
             yield take()
     finally:
         # Nothing writes to the caller's arrays after this.
@@ -144,23 +119,6 @@ def _perform(future: Future[Any], work: Callable[[Segment], Any], segment: Segme
 
 # A forked child has the queues without their threads.
 os.register_at_fork(after_in_child=_queue.cache_clear)
-
-
-def fractions_of(
-    progress: Callable[[float], None] | None, total: int
-) -> Callable[[int], None] | None:
-    """An `advance` for `map_segments` that passes the fraction of `total` done to `progress`."""
-    if progress is None:
-        return None
-    done = 0
-
-    def advance(elements: int) -> None:
-        nonlocal done
-        done += elements
-        # A tensor without elements is one empty segment.
-        progress(min(1.0, done / total) if total else 1.0)
-
-    return advance
 
 
 Part = TypeVar("Part")
@@ -207,16 +165,9 @@ class Reducer(ABC, Generic[Part]):
         """The result."""
 
 
-def read(
-    elements: Elements,
-    reducers: Sequence[Reducer[Any]],
-    *,
-    threads: int = 1,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-) -> None:
+def read(elements: Elements, reducers: Sequence[Reducer[Any]], job: Job = IDLE) -> None:
     """Reads a tensor once for reducers that have the same segments; after that their results are
-    valid. The other arguments and the errors are those of `map_segments`."""
+    valid. Raises as `map_segments` does."""
     for reducer in reducers:
         reducer.begin(elements)
 
@@ -225,9 +176,7 @@ def read(
         with np.errstate(all="ignore"):
             return [reducer.take(segment) for reducer in reducers]
 
-    segments = reducers[0].segments(elements)
-    for parts in map_segments(
-        work, segments, threads=threads, advance=advance, cancelled=cancelled
-    ):
+    first = reducers[0]
+    for parts in map_segments(work, first.segments(elements), first.reads(elements), job):
         for reducer, part in zip(reducers, parts, strict=True):
             reducer.add(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,11 @@ import numpy.typing as npt
 from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import Float32, Float64, work_array
 from qtui_core.quant.plan import scan
-from qtui_core.quant.reading import Reducer, Watch
+from qtui_core.quant.reading import Reducer
 
 #: If all magnitudes are within these bounds, the fourth powers of distances to the mean, which are
 #: at most twice as large, sum to a float32 over a segment: 2^19 (2 x 5e7)^4 = 5e37.
@@ -109,11 +110,11 @@ class StatisticsScan(Reducer[tuple[Any, ...]]):
         )
 
 
-def statistics(x: TensorLike, **watch: Unpack[Watch]) -> TensorStatistics:
+def statistics(x: TensorLike, job: Job = IDLE) -> TensorStatistics:
     """Statistics of `x`, which is what `quantize` takes and is read once. Raises as `measure`
     does."""
     found = StatisticsScan()
-    scan(x, [found], **watch)
+    scan(x, [found], job=job)
     return found.result()
 
 
@@ -196,7 +197,7 @@ def histogram(
     *,
     low: float | None = None,
     high: float | None = None,
-    **watch: Unpack[Watch],
+    job: Job = IDLE,
 ) -> Histogram:
     """The distribution of the elements from `low` to `high`: how many lie in each bin, int64
     `[bins]`, and the edges of the bins, float64 `[bins + 1]`, of equal distance, as from numpy. An
@@ -212,18 +213,14 @@ def histogram(
     """
     elements = elements_of(x)
     if low is None or high is None:
-        progress = watch.get("progress")
-        if progress:
-            watch["progress"] = lambda share: progress(share / 2)
-        stats = statistics(elements, **watch)
-        if progress:
-            watch["progress"] = lambda share: progress((1 + share) / 2)
+        stats = statistics(elements, job.part(0.0, 0.5))
+        job = job.part(0.5, 1.0)
         if stats.min is None or stats.max is None:
             return np.empty(0, np.int64), np.empty(0)
         low = stats.min if low is None else low
         high = stats.max if high is None else high
     found = HistogramScan(bins, low, high)
-    scan(elements, [found], **watch)
+    scan(elements, [found], job=job)
     return found.result()
 
 

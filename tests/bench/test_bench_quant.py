@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lazy_imports import LazyImport
 
+from qtui_core.job import Job
 from qtui_core.quant import Scheme, measure, quantize
 
 torch = LazyImport("torch")
@@ -20,6 +21,8 @@ ml_dtypes = LazyImport("ml_dtypes")
 
 pytestmark = pytest.mark.bench
 
+ONE_THREAD = Job(threads=1)
+
 
 def test_nf4_quantize(weights, table):
     flat = weights.tensor.reshape(-1)
@@ -28,12 +31,12 @@ def test_nf4_quantize(weights, table):
         {
             "bitsandbytes quantize_4bit": lambda: functional.quantize_4bit(flat, quant_type="nf4"),
             "nf4 quantize": lambda: quantize(weights.tensor, scheme),
-            "nf4 quantize, one thread": lambda: quantize(weights.tensor, scheme, threads=1),
+            "nf4 quantize, one thread": lambda: quantize(weights.tensor, scheme, job=ONE_THREAD),
         },
         "bitsandbytes quantize_4bit",
     )
     packed, state = functional.quantize_4bit(flat, quant_type="nf4")
-    found = [quantize(weights.tensor, scheme, threads=threads) for threads in (None, 1, 2)]
+    found = [quantize(weights.tensor, scheme, job=Job(threads=threads)) for threads in (None, 1, 2)]
     for q in found:
         assert np.array_equal(q.codes, packed.numpy())
         assert np.array_equal(q.scales, state.absmax.numpy())
@@ -76,14 +79,16 @@ def test_int4_groups(weights, table):
         {
             "torchao affine, group 64": theirs,
             "int4:group64 quantize": lambda: quantize(weights.tensor, scheme),
-            "int4:group64, one thread": lambda: quantize(weights.tensor, scheme, threads=1),
+            "int4:group64, one thread": lambda: quantize(weights.tensor, scheme, job=ONE_THREAD),
         },
         "torchao affine, group 64",
         rounds=9,
     )
     expected = theirs().numpy()
     for threads in (1, 2):
-        assert np.array_equal(quantize(weights.array, scheme, threads=threads).codes, expected)
+        assert np.array_equal(
+            quantize(weights.array, scheme, job=Job(threads=threads)).codes, expected
+        )
     assert ratios["int4:group64 quantize"] >= 5
 
 
@@ -94,7 +99,7 @@ def test_e4m3(weights, table):
         {
             "ml_dtypes float8_e4m3fn": lambda: weights.array.astype(ml_dtypes.float8_e4m3fn),
             "e4m3 quantize": lambda: quantize(weights.tensor, scheme),
-            "e4m3 quantize, one thread": lambda: quantize(weights.tensor, scheme, threads=1),
+            "e4m3 quantize, one thread": lambda: quantize(weights.tensor, scheme, job=ONE_THREAD),
         },
         "ml_dtypes float8_e4m3fn",
     )

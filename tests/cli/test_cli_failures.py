@@ -324,8 +324,8 @@ def test_only_counted_work_has_a_share(monkeypatch, total, shown):
 
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr("sys.stderr", Terminal())
-    with progress_on_stderr("Tracing", patience=0.0) as show:
-        show(0, total, "")
+    with progress_on_stderr("Tracing", patience=0.0) as job:
+        job.at(0, total)
     written = sys.stderr.getvalue()
     assert "Tracing" in written
     assert " 0 s" in written

@@ -11,6 +11,7 @@ from qtui_core.conformance.catalogue import find_library
 from qtui_core.conformance.convention import Verdict
 from qtui_core.conformance.findings import conclude
 from qtui_core.conformance.run import check_libraries
+from qtui_core.job import Job
 
 GGUF = find_library("gguf")
 
@@ -95,6 +96,6 @@ def test_libraries_come_back_in_the_order_they_were_named(tmp_path, monkeypatch)
         stub(tmp_path, library.module, ABSENT)
     stub(tmp_path, "torchao", f"import time; time.sleep(2)\n{ABSENT}")  # the last to be done
     seen = []
-    reports = check_libraries(libraries, progress=lambda *now: seen.append(now))
+    reports = check_libraries(libraries, job=Job(lambda *now: seen.append(now)))
     assert [report.library.name for report in reports] == ["torchao", "torch", "gguf"]
     assert seen == [(1, 3, "torch"), (2, 3, "gguf"), (3, 3, "torchao")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import Exact, Format, decode, encode
+from qtui_core.job import Job
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Event
@@ -20,7 +21,6 @@ from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.maps import MapKind, TensorMap, tensor_map
 from qtui_core.quant.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
 from qtui_core.quant.plan import scan
-from qtui_core.quant.reading import Watch
 from qtui_core.schemes.scheme import Scheme
 
 
@@ -49,11 +49,11 @@ def code_occupancy(
     *,
     bins: int = DENSITY_BINS,
     model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
+    **more: Any,
 ) -> Occupancy:
     """Counts the codes of a tensor under a scheme of up to 8 bits."""
     found = OccupancyScan(scheme, bins)
-    scan(x, [found], model_absmax=model_absmax, **watch)
+    scan(x, [found], model_absmax=model_absmax, **more)
     return found.result()
 
 
@@ -73,17 +73,22 @@ class Rows:
 
 
 def error_map(
-    x: TensorLike, scheme: Scheme, rows_out: int, columns_out: int, **watch: Unpack[Watch]
+    x: TensorLike, scheme: Scheme, rows_out: int, columns_out: int, **more: Any
 ) -> TensorMap:
     """The largest |error| of a scheme in each cell, over the whole tensor."""
-    return tensor_map(x, MapKind.ERROR, (scheme,), rows_out, columns_out, **watch)
+    return tensor_map(x, MapKind.ERROR, (scheme,), rows_out, columns_out, **more)
 
 
-def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics:
+def column_statistics(x: TensorLike) -> ColumnStatistics:
     """Largest magnitude and root mean square of each column."""
     found = ColumnScan()
-    scan(x, [found], **watch)
+    scan(x, [found])
     return found.result()
+
+
+def heard_by(shares: list[float], **more: Any) -> Job:
+    """A job that appends the share that is done to a list; other arguments are those of Job."""
+    return Job(lambda done, total, words: shares.append(done / total), **more)
 
 
 def round_value(fmt: Format, *how: Any, **more: Any) -> Exact:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qtui.engine.estimator.client import EstimatorClient
-from qtui.engine.task import Task, TaskCancelled, run_cancellable
+from qtui.engine.task import Cancelled, Task, run_cancellable
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -46,7 +46,7 @@ def test_what_is_given_up_ends() -> None:
             ended.set()
 
     threading.Timer(0.1, task.cancel).start()
-    with pytest.raises(TaskCancelled):
+    with pytest.raises(Cancelled):
         run_cancellable(task, forever)
     assert ended.wait(60)
     assert not any(thread.name == "full 1" for thread in threading.enumerate())

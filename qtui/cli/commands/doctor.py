@@ -83,7 +83,6 @@ def _check(chosen: list[Library]) -> tuple[LibraryReport, ...]:
     from qtui.cli.progress import progress_on_stderr
     from qtui_core.conformance.run import check_libraries
 
-    with progress_on_stderr("checking", patience=0.0) as progress:
-        if progress is not None:
-            progress(0, len(chosen), chosen[0].name)
-        return check_libraries(chosen, progress=progress)
+    with progress_on_stderr("checking", patience=0.0) as job:
+        job.at(0, len(chosen), chosen[0].name)
+        return check_libraries(chosen, job=job)

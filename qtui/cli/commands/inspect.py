@@ -336,9 +336,9 @@ def _compare(
     with open_model(model) as first, open_model(against) as second:
         first.require_weights()
         second.require_weights()
-        with progress_on_stderr("comparing") as progress:
+        with progress_on_stderr("comparing") as job:
             comparison = compare_models(
-                first, second, full=full, pattern=pattern, progress=progress
+                first, second, full=full, pattern=pattern, progress=job.report
             )
         return comparison_document(comparison, all_tensors=all_tensors)
 
@@ -375,5 +375,5 @@ def _measure(
 ) -> Inspection:
     from qtui_core.inspection.inspect import inspect_model
 
-    with progress_on_stderr("reading") as progress:
-        return inspect_model(source, schemes, full=full, pattern=pattern, progress=progress)
+    with progress_on_stderr("reading") as job:
+        return inspect_model(source, schemes, full=full, pattern=pattern, progress=job.report)

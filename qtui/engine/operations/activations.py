@@ -16,7 +16,7 @@ from qtui.engine.answers.activations import (
     Way,
 )
 from qtui.engine.captures import Capture
-from qtui.engine.operations.session import Session, finite_or_none, watched
+from qtui.engine.operations.session import Session, finite_or_none
 from qtui.engine.requests import CaptureRequest, OutputsRequest, RangesRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.activations import (
@@ -76,7 +76,15 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
     calibration, held_out = found.sides(side)
     observed = calibration.observed
     ways = ways_of(asked.scheme, observed)
-    reports = list(compare_ranges(ways, calibration, held_out, **watched(task)))
+    reports = list(
+        compare_ranges(
+            ways,
+            calibration,
+            held_out,
+            progress=task.progress,
+            cancelled=task.is_cancelled,
+        )
+    )
     columns = columns_of(observed)
     subject = (
         f"{side.capitalize()} of {_short(found)}{_part(len(calibration.rows), observed.tokens)}"
@@ -126,7 +134,8 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
         ways,
         transposed=transposed,
         model_absmax=extent,
-        **watched(task),
+        progress=task.progress,
+        cancelled=task.is_cancelled,
     )
     part = _part(x.shape[0], recording.observed.tokens)
     at = 1 + (asked.active if 0 <= asked.active < len(schemes) else 0)

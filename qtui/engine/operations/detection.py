@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from qtui.engine.answers.outliers import By
-from qtui.engine.operations.session import Session, SessionTensor, watched
+from qtui.engine.operations.session import Session, SessionTensor
 from qtui.engine.requests import AttributionRequest, OutliersRequest, TensorRequest
 from qtui.engine.task import Task
 from qtui_core.answers.tensors import OUTLIER_SIGMA
@@ -75,7 +75,7 @@ def detect(
     by, limit = task.asked.detection, task.asked.limit
     part = (stop - start) / 3
     columns = columns_of(session, task, tensor, start, start + part)
-    watch = watched(task, start + 2 * part, stop)
+    job = task.job.part(start + 2 * part, stop)
     if by == COLUMN:
         ratio = STANDS_OUT if limit is None else limit
         if not (math.isfinite(ratio) and ratio > 0):
@@ -91,7 +91,7 @@ def detect(
             task,
             tensor,
             (SIGMA, sigma),
-            lambda: find_outliers(tensor, stats, sigma, LISTED, usual=usual, **watch),
+            lambda: find_outliers(tensor, stats, sigma, LISTED, usual=usual, job=job),
         )
         hit = {c.column for c in found.columns}
         stand_out = tuple(c for c in outlier_columns(columns, found) if c in hit)
@@ -101,7 +101,7 @@ def detect(
         task,
         tensor,
         (THRESHOLD, threshold),
-        lambda: find_beyond(tensor, threshold, stats, LISTED, usual=usual, **watch),
+        lambda: find_beyond(tensor, threshold, stats, LISTED, usual=usual, job=job),
     )
     return Detected(THRESHOLD, threshold, found, tuple(c.column for c in found.columns))
 

@@ -12,7 +12,7 @@ from qtui.engine.answers.activations import StageProgress
 from qtui.engine.answers.pictures import BinCounts
 from qtui.engine.answers.tensors import AllRanked, Element, Explanation, Ranked, TensorNumbers
 from qtui.engine.element import element_under_scheme
-from qtui.engine.operations.session import Session, array, watched
+from qtui.engine.operations.session import Session, array
 from qtui.engine.requests import (
     ElementRequest,
     HistogramRequest,
@@ -56,9 +56,9 @@ def histogram(session: Session, task: Task[HistogramRequest]) -> BinCounts:
     stats = session.statistics_of(task, tensor, 0.0, 0.5)
     if stats.min is None or stats.max is None:
         return BinCounts((), array([], "<i8"))
-    watch = watched(task, 0.5, 1.0)
+    job = task.job.part(0.5, 1.0)
     bins = task.asked.bins
-    counts, edges = histogram_of(tensor, bins, low=stats.min, high=stats.max, **watch)
+    counts, edges = histogram_of(tensor, bins, low=stats.min, high=stats.max, job=job)
     return BinCounts((float(edges[0]), float(edges[-1])), array(counts, "<i8"))
 
 

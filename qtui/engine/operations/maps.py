@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from qtui.engine.answers.pictures import MapCells
-from qtui.engine.operations.session import Session, array, watched
+from qtui.engine.operations.session import Session, array
 from qtui.engine.requests import PictureRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
@@ -36,7 +36,7 @@ def draw_map(session: Session, task: Task[PictureRequest]) -> MapCells:
         window=None if asked.window is None else Window(*asked.window),
         pooling=None if asked.pooling is None else _choice(Pooling, asked.pooling, "pooling"),
         plans=plans,
-        **watched(task, 0.5 if schemes else 0.0, 1.0),
+        job=task.job.part(0.5 if schemes else 0.0, 1.0),
     )
     rows, columns = matrix_shape(tensor.shape)
     return MapCells(

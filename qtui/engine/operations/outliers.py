@@ -25,7 +25,7 @@ from qtui.engine.operations.detection import (
     detect,
     threshold_of,
 )
-from qtui.engine.operations.session import Session, SessionTensor, finite_or_none, watched
+from qtui.engine.operations.session import Session, SessionTensor, finite_or_none
 from qtui.engine.requests import (
     AttributionRequest,
     DecompositionRequest,
@@ -117,19 +117,19 @@ def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColu
         tensor,
         ("attribution", str(scheme)),
         lambda: attribute_error(
-            tensor, scheme, model_absmax=extent, **watched(task, 0.0, 1 / steps)
+            tensor, scheme, model_absmax=extent, job=task.job.part(0.0, 1 / steps)
         ),
     )
     columns = columns_of(session, task, tensor, 1 / steps, 2 / steps)
     detected = detect(session, task, tensor, 2 / steps, 2 / steps)
 
     def keep(chosen: tuple[int, ...], step: int) -> KeptColumns:
-        watch = watched(task, step / steps, (step + 1) / steps)
+        job = task.job.part(step / steps, (step + 1) / steps)
         kept = session.remembered(
             task,
             tensor,
             ("kept", str(scheme), chosen),
-            lambda: keep_columns(tensor, found, chosen, model_absmax=extent, **watch),
+            lambda: keep_columns(tensor, found, chosen, model_absmax=extent, job=job),
         )
         largest = max(columns.magnitude(column).absmax_ratio for column in chosen)
         return _kept(kept, largest, all(column in detected for column in chosen))
@@ -217,7 +217,7 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
             thresholds.add(FIRST_THRESHOLD)
     known: dict[float, ErrorReport] = session.remembered(task, tensor, ("sweep", str(base)), dict)
     missing = sorted(thresholds - known.keys(), reverse=True)
-    swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
+    swept = decomposition_sweep(tensor, base, missing, job=task.job.part(0.05, 1.0))
     known.update(zip(missing, swept, strict=True))
     added = _energy_added(session, task, tensor)
     swept_by = ((known[t], replace(base, outlier_threshold=t)) for t in sorted(thresholds)[::-1])

@@ -28,8 +28,8 @@ from qtui_core.quant import (
 )
 from qtui_core.quant.elements import Injected, elements_of
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.plan import Plan, SchemeReducer, first_passes, make_plan, scan
-from qtui_core.quant.reading import Reducer, fractions_of, thread_count
+from qtui_core.quant.plan import Plan, SchemeReducer, make_plan, scan
+from qtui_core.quant.reading import Reducer
 from qtui_core.quant.statistics import StatisticsScan
 
 CACHED_RESULTS = 64
@@ -137,7 +137,7 @@ class Session:
                 list(missing.values()),
                 model_absmax=next(filter(None, extents), None),
                 plans={scheme: plan for scheme, plan in plans.items() if plan is not None},
-                **watched(task, start, stop),
+                job=task.job.part(start, stop),
             )
         for planned in about:
             _remember(self._plans, (*of_tensor, str(planned.scheme)), planned.plan)
@@ -165,8 +165,7 @@ class Session:
         if key not in self._outliers:
             stats = self.statistics_of(task, tensor, start, start)
             usual = self.usual_of(task)
-            watch = watched(task, start, stop)
-            found = find_outliers(tensor, stats, usual=usual, **watch)
+            found = find_outliers(tensor, stats, usual=usual, job=task.job.part(start, stop))
             _remember(self._outliers, key, found)
         return self._outliers[key]
 
@@ -195,16 +194,7 @@ class Session:
         key = (task.asked.model, tensor.key, str(scheme))
         if key not in self._plans:
             extent = self.extent_of_model(task, scheme, tensor)
-            elements, watch = elements_of(tensor), watched(task, start, stop)
-            passes = first_passes(scheme, elements.shape, extent)
-            plan = make_plan(
-                elements,
-                scheme,
-                extent,
-                threads=thread_count(elements.count, None),
-                advance=fractions_of(watch["progress"], passes * elements.count),
-                cancelled=watch["cancelled"],
-            )
+            plan = make_plan(elements_of(tensor), scheme, extent, task.job.part(start, stop))
             _remember(self._plans, key, plan)
         return self._plans[key]
 
@@ -232,24 +222,12 @@ class Session:
         if model not in self._model_extent:
             source = self.models.source(model)
             infos = [info for info in source.tensors.values() if is_quantizable(info)]
-            total = sum(info.elements for info in infos) or 1
-            done, low, high = 0, 0.0, 0.0
-            for info in infos:
-                watch = watched(task, done / total, (done + info.elements) / total)
-                found = statistics(OpenTensor(source, info), **watch)
+            low = high = 0.0
+            for info, job in zip(infos, task.job.parts([i.elements for i in infos]), strict=True):
+                found = statistics(OpenTensor(source, info), job)
                 low, high = min(low, found.min or 0.0), max(high, found.max or 0.0)
-                done += info.elements
             self._model_extent[model] = (low, high)
         return self._model_extent[model]
-
-
-def watched(task: Task[Any], start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:
-    """Arguments with which a function of qtui_core can be cancelled and reports progress: its 0 to
-    1 is `start` to `stop` of the task."""
-    return {
-        "cancelled": task.is_cancelled,
-        "progress": lambda fraction: task.progress(start + (stop - start) * fraction),
-    }
 
 
 def array(values: npt.ArrayLike, dtype: str) -> Array:

@@ -16,6 +16,7 @@ from qtui_core.inspection.comparison.report import Comparison, PairReport, concl
 from qtui_core.inspection.inspect import Progress
 from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
 from qtui_core.inspection.sentences import describe_sample
+from qtui_core.job import Job
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32
 from qtui_core.quant import Scheme, measure
@@ -114,7 +115,9 @@ def _compare_pair(
         try:
             scheme = Scheme.parse(pair.b.scheme)
             values = rows_a if kept is None else np.concatenate(kept)
-            plain = measure(values, scheme, progress=lambda share: advance(0.7 + 0.3 * share))
+            plain = measure(
+                values, scheme, job=Job(lambda done, total, _: advance(0.7 + 0.3 * done / total))
+            )
             return PairReport(pair, found, str(scheme), plain.relative_mse)
         except UsageError:
             pass  # a scheme that has no coder

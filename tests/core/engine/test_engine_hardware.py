@@ -16,7 +16,7 @@ from qtui.engine.estimator.answers import MeasurementLine, Operations, RatesMeas
 from qtui.engine.estimator.child import build_operations
 from qtui.engine.estimator.hardware import gpus, measure, operations
 from qtui.engine.estimator.subjects import Estimates
-from qtui.engine.task import Task, TaskCancelled
+from qtui.engine.task import Cancelled, Task
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -126,7 +126,7 @@ def test_a_cancelled_measurement_ends_soon(monkeypatch: pytest.MonkeyPatch) -> N
     asked = task("measure", {})
     threading.Timer(0.3, asked.cancel).start()
     began = time.monotonic()
-    with pytest.raises(TaskCancelled):
+    with pytest.raises(Cancelled):
         measure(Estimates(), asked)
     assert time.monotonic() - began < 120
     assert script.process.poll() is not None

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from every import over
 from lazy_imports import LazyImport
+from shorthands import heard_by
 
 from qtui_core.errors import UsageError
+from qtui_core.job import Job
 from qtui_core.quant import (
     Cancelled,
     Scheme,
@@ -185,7 +187,7 @@ def test_a_sweep_is_one_measurement_after_another(options):
 
     thresholds = (2.0, 6.0, 4.0, 6.5, 50.0, 1e3, 1e4)
     seen = []
-    points = decomposition_sweep(Rows(), scheme, thresholds, progress=seen.append)
+    points = decomposition_sweep(Rows(), scheme, thresholds, job=heard_by(seen))
     for threshold, point in zip(thresholds, points, strict=True):
         report = measure(x, replace(scheme, outlier_threshold=threshold))
         assert (point.outlier_columns, point.bytes) == (report.outlier_columns, report.bytes)
@@ -207,4 +209,4 @@ def test_a_sweep_of_nothing_and_of_what_cannot_be():
     with pytest.raises(UsageError, match="above 0"):
         decomposition_sweep(x, Scheme.parse("int8:row"), (0.0,))
     with pytest.raises(Cancelled):
-        decomposition_sweep(x, Scheme.parse("int8:row"), (6.0,), cancelled=lambda: True)
+        decomposition_sweep(x, Scheme.parse("int8:row"), (6.0,), job=Job(cancelled=lambda: True))

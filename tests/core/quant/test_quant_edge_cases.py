@@ -10,6 +10,7 @@ from scheme_table import EVERY_PAIR, EVERY_SCHEME
 from shorthands import error_map
 
 from qtui_core.errors import UsageError
+from qtui_core.job import Job
 from qtui_core.quant import (
     Scheme,
     find_outliers,
@@ -92,20 +93,20 @@ def test_the_other_verbs_take_every_tensor_too(text, awkward):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_signalling_nan_is_a_nan(threads):
-    x = np.random.default_rng(0).standard_normal((64, 64))
+    job, x = Job(threads=threads), np.random.default_rng(0).standard_normal((64, 64))
     x.view(np.uint64)[7, 7] = 0x7FF0000000000001
     with np.errstate(invalid="ignore"):
         single = x.astype(np.float32)  # its NaN is quiet
     single.view(np.uint32)[9, 9] = 0x7F800001
     for tensor, nan in ((x, 1), (single, 2)):
-        assert statistics(tensor, threads=threads).nan == nan
-        assert histogram(tensor, 8, threads=threads)[0].sum() == x.size - nan
-        assert histogram(tensor, 8, low=-9, high=9, threads=threads)[0].sum() == x.size - nan
+        assert statistics(tensor, job=job).nan == nan
+        assert histogram(tensor, 8, job=job)[0].sum() == x.size - nan
+        assert histogram(tensor, 8, low=-9, high=9, job=job)[0].sum() == x.size - nan
         for text in ("int8:tensor", "int8:tensor:asym", "int8:row:asym", "nf4:dq", "bf16"):
             scheme = Scheme.parse(text)
-            assert measure(tensor, scheme, threads=threads).nonfinite == nan
-            assert quantize(tensor, scheme, threads=threads).nonfinite == nan
-            assert error_map(tensor, scheme, 4, 4, threads=threads).cells.max() < 9
+            assert measure(tensor, scheme, job=job).nonfinite == nan
+            assert quantize(tensor, scheme, job=job).nonfinite == nan
+            assert error_map(tensor, scheme, 4, 4, job=job).cells.max() < 9
 
 
 def test_double_quantization_next_to_the_largest_float32():

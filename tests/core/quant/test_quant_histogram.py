@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+from shorthands import heard_by
 
 from qtui_core.quant import histogram
 
@@ -57,13 +58,13 @@ def test_progress_of_the_histogram():
     x = np.ones((4000, 200), np.float32)
     for options in ({}, {"low": 0, "high": 2}):
         heard = []
-        histogram(x, 8, progress=heard.append, **options)
+        histogram(x, 8, job=heard_by(heard), **options)
         assert heard == sorted(heard)
         assert heard[-1] == 1.0
 
 
 def test_progress_of_an_empty_tensor_is_no_division_by_zero():
     seen: list[float] = []
-    found = histogram(np.empty((0, 8), np.float32), 4, low=0.0, high=1.0, progress=seen.append)
+    found = histogram(np.empty((0, 8), np.float32), 4, low=0.0, high=1.0, job=heard_by(seen))
     assert found[0].sum() == 0
     assert all(share == 1.0 for share in seen)

@@ -9,6 +9,7 @@ from shorthands import Rows, error_map
 
 import qtui_core.quant.maps as maps
 from qtui_core.errors import UsageError
+from qtui_core.job import Cancelled, Job
 from qtui_core.quant import (
     MapKind,
     Pooling,
@@ -18,7 +19,6 @@ from qtui_core.quant import (
     tensor_map,
 )
 from qtui_core.quant.layout import matrix_shape, scale_index
-from qtui_core.quant.reading import Cancelled
 
 SHAPES = [(60, 100), (100, 60), (7, 5), (1, 400), (400, 1), (13, 997), (50, 3, 4), (33,), ()]
 SEGMENTS = [100, 1 << 17]
@@ -223,12 +223,12 @@ def test_threads_do_not_change_a_map_and_it_can_be_cancelled(threads, monkeypatc
     x, scheme = tensor((90, 77)), Scheme.parse("nf4")
     for pooling in Pooling:
         options = {"pooling": pooling, "window": Window(3, 88, 5, 70)}
-        a = tensor_map(x, MapKind.SIGNED, [scheme], 7, 9, threads=threads, **options)
+        a = tensor_map(x, MapKind.SIGNED, [scheme], 7, 9, job=Job(threads=threads), **options)
         b = tensor_map(x, MapKind.SIGNED, [scheme], 7, 9, **options)
         assert (a.cells == b.cells).all()
         assert (a.rows == b.rows).all()
     with pytest.raises(Cancelled):
-        tensor_map(x, MapKind.VALUE, [], 7, 9, threads=threads, cancelled=lambda: True)
+        tensor_map(x, MapKind.VALUE, [], 7, 9, job=Job(cancelled=lambda: True, threads=threads))
 
 
 def test_impossible_maps_are_refused_with_the_reason():

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from every import in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
-from shorthands import error_map
+from shorthands import error_map, heard_by
 
+from qtui_core.job import Job
 from qtui_core.quant import (
     Cancelled,
     ErrorReport,
@@ -125,7 +126,7 @@ def test_memory_is_bounded_by_segments(text):
 def test_progress_rises_to_one(text, threads):
     heard = []
     x = np.ones((20_000, 200), np.float32)
-    measure(x, Scheme.parse(text), progress=heard.append, threads=threads)
+    measure(x, Scheme.parse(text), job=heard_by(heard, threads=threads))
     assert len(heard) > 5
     assert heard == sorted(heard)
     assert 0 < heard[0] < 0.5
@@ -141,16 +142,16 @@ def test_cancelling_stops_soon(text, threads):
     def cancelled():
         return len(heard) >= 3
 
+    job = heard_by(heard, cancelled=cancelled, threads=threads)
     with pytest.raises(Cancelled):
-        measure(
-            reader, Scheme.parse(text), progress=heard.append, cancelled=cancelled, threads=threads
-        )
+        measure(reader, Scheme.parse(text), job=job)
     assert heard[-1] < 0.1
+    stopped = Job(cancelled=lambda: True, threads=threads)
     for verb in (statistics, find_outliers):
         with pytest.raises(Cancelled):
-            verb(reader, cancelled=lambda: True, threads=threads)
+            verb(reader, job=stopped)
     with pytest.raises(Cancelled):
-        error_map(reader, Scheme.parse(text), 4, 4, cancelled=lambda: True, threads=threads)
+        error_map(reader, Scheme.parse(text), 4, 4, job=stopped)
 
 
 def test_errors_of_a_reader_come_through_from_threads():
@@ -162,7 +163,7 @@ def test_errors_of_a_reader_come_through_from_threads():
 
     for threads in (1, 2):
         with pytest.raises(OSError, match="went away"):
-            measure(Broken(40_000, 1000), Scheme.parse("nf4"), threads=threads)
+            measure(Broken(40_000, 1000), Scheme.parse("nf4"), job=Job(threads=threads))
 
 
 def test_of_two_equal_errors_the_first_is_told():

@@ -9,10 +9,11 @@ import pytest
 from every import over
 from shorthands import Rows
 
+from qtui_core.job import Cancelled, Job
 from qtui_core.quant import Scheme, measure, quantize, statistics
 from qtui_core.quant import elements as elements_module
 from qtui_core.quant.elements import elements_of
-from qtui_core.quant.reading import Cancelled, map_segments
+from qtui_core.quant.reading import map_segments
 
 SCHEMES = [
     "nf4",
@@ -131,12 +132,12 @@ def test_torch_is_not_imported_by_quantization():
 def test_a_forked_child_has_threads_of_its_own():
     """The threads stay between tensors, and a fork copies none of them."""
     x = np.arange(1 << 20, dtype=np.float32)
-    expected = quantize(x, Scheme.parse("int8"), threads=2)
+    expected = quantize(x, Scheme.parse("int8"), job=Job(threads=2))
     context = multiprocessing.get_context("fork")
     found = context.SimpleQueue()
 
     def child() -> None:
-        found.put(quantize(x, Scheme.parse("int8"), threads=2).codes)
+        found.put(quantize(x, Scheme.parse("int8"), job=Job(threads=2)).codes)
 
     process = context.Process(target=child)
     process.start()
@@ -157,7 +158,9 @@ def test_no_segment_is_at_work_after_a_cancel():
 
     calls = iter(range(100))
     segments = elements_of(np.zeros(1 << 12, np.float32)).segments(1, 1 << 8)
-    results = map_segments(work, segments, threads=3, cancelled=lambda: next(calls) == 6)
+    results = map_segments(
+        work, segments, 1 << 12, Job(cancelled=lambda: next(calls) == 6, threads=3)
+    )
     with pytest.raises(Cancelled):
         deque(results)
     assert begun

@@ -11,6 +11,7 @@ from every import every, in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
 from shorthands import Rows
 
+from qtui_core.job import Job
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant import elements as elements_module
 from qtui_core.quant import layout as grouping_module
@@ -57,19 +58,19 @@ def values_of(plan, elements):
 
 def check_one_answer(text, monkeypatch):
     scheme, x = Scheme.parse(text), tensor()
-    whole = quantize(x, scheme, threads=1)
+    whole = quantize(x, scheme, job=Job(threads=1))
     y = whole.dequantize(threads=1)
     monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 300))
     reports = []
     for source, threads in ((x, 1), (x, 2), (Rows(x), 2), (np.asfortranarray(x), 1)):
-        again = quantize(source, scheme, threads=threads)
+        again = quantize(source, scheme, job=Job(threads=threads))
         np.testing.assert_array_equal(again.codes, whole.codes)
         np.testing.assert_array_equal(again.scales, whole.scales)
         if whole.scale_codes is not None:
             np.testing.assert_array_equal(again.scale_codes, whole.scale_codes)
         assert again.tensor_scale == whole.tensor_scale
         np.testing.assert_array_equal(again.dequantize(threads=threads), y)
-        reports.append(measure(source, scheme, threads=threads))
+        reports.append(measure(source, scheme, job=Job(threads=threads)))
     elements = elements_of(x)
     np.testing.assert_array_equal(values_of(make_plan(elements, scheme), elements), y)
     error = np.abs(x.astype(np.float64) - y)
