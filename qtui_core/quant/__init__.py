@@ -4,7 +4,7 @@ from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatisti
 from qtui_core.job import Cancelled
 from qtui_core.quant.attribution import attribute_error, decomposition_sweep, keep_columns
 from qtui_core.quant.columns import ColumnStatistics
-from qtui_core.quant.elements import Injected
+from qtui_core.quant.elements import Replaced
 from qtui_core.quant.explain import explain
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.maps import MapKind, Pooling, Window, tensor_map
@@ -27,7 +27,6 @@ __all__ = [
     "Cancelled",
     "ColumnStatistics",
     "ErrorReport",
-    "Injected",
     "MapKind",
     "OutlierReport",
     "PerBlock",
@@ -38,6 +37,7 @@ __all__ = [
     "PerTensor",
     "Pooling",
     "QuantizedTensor",
+    "Replaced",
     "Scheme",
     "TensorStatistics",
     "Window",

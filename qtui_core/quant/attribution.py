@@ -8,6 +8,7 @@ error, though its own share is almost nothing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,18 +19,17 @@ from qtui_core.answers.tensors import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job
-from qtui_core.quant.columns import ColumnScan, ColumnStatistics
+from qtui_core.quant.columns import ColumnScan, ColumnStatistics, decompose
 from qtui_core.quant.elements import (
     Elements,
     ModelExtent,
+    Replaced,
     Segment,
     TensorLike,
-    Without,
     elements_of,
 )
 from qtui_core.quant.layout import Float64, rectangles
 from qtui_core.quant.measure import ErrorScan, decibels, element_errors
-from qtui_core.quant.outlier_columns import decompose
 from qtui_core.quant.outliers import FEW_COLUMNS, crowded_columns
 from qtui_core.quant.plan import (
     Plan,
@@ -42,100 +42,40 @@ from qtui_core.quant.plan import (
 from qtui_core.quant.reading import read
 from qtui_core.schemes.scheme import Scheme
 
-
-@dataclass(frozen=True, eq=False)
-class ColumnErrors:
-    """Sums over the elements of each column and row of a tensor seen as a matrix. Only elements
-    count that are finite and stay finite.
-
-    Attributes:
-        squared_error: sums of (x - dequantized x)² by column, float64 `[columns]`.
-        squared: sums of x² by column, float64 `[columns]`.
-        row_squared_error: sums of (x - dequantized x)² by row, float64 `[rows]`.
-    """
-
-    squared_error: Float64
-    squared: Float64
-    row_squared_error: Float64
-
-
-class ColumnErrorScan(SchemeReducer[list[Any]]):
-    """The error of a scheme by column and by row. It keeps two numbers for each column and one for
-    each row."""
-
-    def begin(self, elements: Elements) -> None:
-        rows, self._columns = elements.matrix
-        self._total = ColumnErrors(np.zeros(self._columns), np.zeros(self._columns), np.zeros(rows))
-
-    def take(self, segment: Segment) -> list[Any]:
-        """Of rectangles: rows, columns, and the sums over them."""
-        _, values, magnitude = element_errors(self.plan, segment)
-        arrays = magnitude, values
-        return [
-            (
-                rows,
-                across,
-                # In float64: float32 sums down a column are not pairwise.
-                np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
-                np.einsum("ij,ij->j", value, value, dtype=np.float64),
-                np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
-            )
-            for rows, across, (wrong, value) in rectangles(segment.start, self._columns, *arrays)
-        ]
-
-    def add(self, part: list[Any]) -> None:
-        for rows, across, squared_error, squared, row_squared_error in part:
-            self._total.squared_error[across] += squared_error
-            self._total.squared[across] += squared
-            self._total.row_squared_error[rows] += row_squared_error
-
-    def result(self) -> ColumnErrors:
-        return self._total
-
-
-def column_errors(
-    x: TensorLike,
-    scheme: Scheme,
-    *,
-    model_absmax: ModelExtent | None = None,
-    job: Job = IDLE,
-) -> ColumnErrors:
-    """The error that a scheme makes in each column and row. Arguments and errors are those of
-    `scan`."""
-    found = ColumnErrorScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, job=job)
-    return found.result()
-
-
 #: The most columns that are tried one by one: each trial quantizes the whole tensor once more.
 MAX_TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Where in a tensor the squared error of a scheme lies.
+    """Where in a tensor, seen as a matrix, the squared error of a scheme lies. Only elements count
+    that are finite and stay finite.
 
     Attributes:
         scheme: the scheme.
-        errors: the sums by column and by row.
-        squared_error, squared: sums over all finite elements of (x - dequantized x)² and of x².
+        by_column, by_row: sums of (x - dequantized x)², float64 `[columns]` and `[rows]`.
+        squared: the sum of x².
     """
 
     scheme: Scheme
-    errors: ColumnErrors
-    squared_error: float
+    by_column: Float64
+    by_row: Float64
     squared: float
+
+    @property
+    def squared_error(self) -> float:
+        return float(self.by_column.sum())
 
     @property
     def own_shares(self) -> Float64:
         """The share of the squared error that lies in each column, float64 `[columns]`. They add up
         to 1, or are all 0 if there is no error."""
-        return _shares(self.errors.squared_error, self.squared_error)
+        return self.by_column / (self.squared_error or 1.0)
 
     @property
     def row_shares(self) -> Float64:
         """The share of the squared error that lies in each row, float64 `[rows]`."""
-        return _shares(self.errors.row_squared_error, self.squared_error)
+        return self.by_row / (self.squared_error or 1.0)
 
     @property
     def sqnr_db(self) -> float | None:
@@ -149,13 +89,53 @@ class Attribution:
     def most_error(self, count: int) -> tuple[int, ...]:
         """The columns that hold the most error, largest first; columns without error are left
         out."""
-        order = np.argsort(-self.errors.squared_error, kind="stable")[:count]
-        return tuple(int(column) for column in order if self.errors.squared_error[column] > 0)
+        return _largest(self.by_column, count)
 
     def most_error_rows(self, count: int) -> tuple[int, ...]:
         """The rows that hold the most error, largest first; rows without error are left out."""
-        order = np.argsort(-self.errors.row_squared_error, kind="stable")[:count]
-        return tuple(int(row) for row in order if self.errors.row_squared_error[row] > 0)
+        return _largest(self.by_row, count)
+
+
+def _largest(sums: Float64, count: int) -> tuple[int, ...]:
+    order = np.argsort(-sums, kind="stable")[:count]
+    return tuple(int(place) for place in order if sums[place] > 0)
+
+
+class AttributionScan(SchemeReducer[list[Any]]):
+    """The error of a scheme by column and by row. It keeps two numbers for each column and one for
+    each row."""
+
+    def begin(self, elements: Elements) -> None:
+        rows, self._columns = elements.matrix
+        self._wrong, self._squared = np.zeros(self._columns), np.zeros(self._columns)
+        self._wrong_by_row = np.zeros(rows)
+
+    def take(self, segment: Segment) -> list[Any]:
+        """Of rectangles: rows, columns, and the sums over them."""
+        _, values, magnitude = element_errors(self.plan, segment)
+        return [
+            (
+                rows,
+                across,
+                # In float64: float32 sums down a column are not pairwise.
+                np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
+                np.einsum("ij,ij->j", value, value, dtype=np.float64),
+                np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
+            )
+            for rows, across, (wrong, value) in rectangles(
+                segment.start, self._columns, magnitude, values
+            )
+        ]
+
+    def add(self, part: list[Any]) -> None:
+        for rows, across, wrong, squared, wrong_by_row in part:
+            self._wrong[across] += wrong
+            self._squared[across] += squared
+            self._wrong_by_row[rows] += wrong_by_row
+
+    def result(self) -> Attribution:
+        squared = float(self._squared.sum())
+        return Attribution(self.scheme, self._wrong, self._wrong_by_row, squared)
 
 
 @dataclass(frozen=True)
@@ -190,10 +170,9 @@ def attribute_error(
 ) -> Attribution:
     """Where the squared error of a scheme lies. Arguments, passes and errors are those of
     `measure`."""
-    errors = column_errors(x, scheme, model_absmax=model_absmax, job=job)
-    return Attribution(
-        scheme, errors, float(errors.squared_error.sum()), float(errors.squared.sum())
-    )
+    found = AttributionScan(scheme)
+    scan(x, [found], model_absmax=model_absmax, job=job)
+    return found.result()
 
 
 def keep_columns(
@@ -208,14 +187,14 @@ def keep_columns(
     bits: the tensor is quantized without them, so that no scale depends on them, and the error of
     the other columns is added up. Arguments, passes and errors are those of `measure`."""
     kept = np.unique(np.array(columns, np.int64))
-    without = column_errors(
-        Without(x, [int(column) for column in kept]),
+    without = attribute_error(
+        Replaced(x, None, kept.tolist(), math.nan),
         attribution.scheme,
         model_absmax=model_absmax,
         job=job,
     )
     before = attribution.squared_error
-    left = float(np.delete(without.squared_error, kept).sum())
+    left = float(np.delete(without.by_column, kept).sum())
     return Kept(
         columns=tuple(int(column) for column in kept),
         own_share=attribution.own_share(columns),
@@ -255,10 +234,6 @@ def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple
         crowded, _ = crowded_columns(outliers)
         found = tuple(c.column for c in outliers.columns[:crowded])
     return found if len(found) <= max(1.0, FEW_COLUMNS * columns.absmax.size) else ()
-
-
-def _shares(sums: Float64, total: float) -> Float64:
-    return sums / total if total else np.zeros_like(sums)
 
 
 def decomposition_sweep(

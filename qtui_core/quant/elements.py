@@ -222,70 +222,53 @@ def from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
     return wide.view(np.float32)
 
 
-class Injected:
-    """`source` with element [row, column] of its matrix set to `value`, or every element of the
-    column if `row` is None. A vector has only row 0.
+class Replaced:
+    """`source` with `value` in some columns of its matrix, in one row of it or, if `row` is None,
+    in all. A vector has only row 0.
+
+    NaN takes elements out: what is not finite is in no scale and no error. Zeros would lower a mean
+    magnitude and widen a range that does not contain them.
 
     Attributes:
         shape: of the source.
-        key: identifies the source and what was injected.
+        key: identifies the source and what was replaced.
 
     Raises UsageError if there is no such element, or `value` is no float32.
     """
 
-    def __init__(self, source: TensorLike, row: int | None, column: int, value: float) -> None:
+    def __init__(
+        self, source: TensorLike, row: int | None, columns: Sequence[int], value: float
+    ) -> None:
         self._source = row_source(source)
         self.shape = self._source.shape
-        check_place(self.shape, row, column)
+        for column in columns:
+            check_place(self.shape, row, column)
         with np.errstate(over="ignore", under="ignore"):
             self.value = float(np.float32(value))
-        if math.isfinite(value) and not math.isfinite(self.value):
+        if math.isinf(self.value) and not math.isinf(value):
             raise UsageError(
                 f"An outlier of {value:g} does not fit: tensors are read as float32, up to "
                 f"{np.finfo(np.float32).max:.3g}."
             )
-        self.row, self.column = row, column
-        place = f"column {column}" if row is None else f"{row},{column}"
+        self.columns = np.array(columns, np.int64)
+        self._vector = len(self.shape) < 2
+        self._places = self.columns if self._vector or row is None else np.array([row])
+        self._everywhere = row is None and not self._vector
+        place = f"column {columns}" if row is None else f"{row},{columns}"
         self.key = f"{getattr(source, 'key', '')} with {self.value!r} at {place}"
 
     def rows(self, start: int, stop: int) -> Float32:
         """Rows [start, stop), float32; the elements [start, stop) of a vector."""
         values = self._source.rows(start, stop)
-        vector = len(self.shape) < 2
-        place = self.column if vector else self.row
-        if place is not None and self.shape and not start <= place < stop:
+        inside = (self._places >= start) & (self._places < stop)
+        places = slice(None) if self._everywhere else self._places[inside] - start
+        if not self._everywhere and not inside.any():
             return np.asarray(values, np.float32)
         replaced = np.array(values, np.float32)
-        at = slice(None) if place is None else slice(place - start, place - start + 1)
-        if vector:
-            replaced.reshape(-1)[at] = self.value
+        if self._vector:
+            replaced.reshape(-1)[places] = self.value
         else:
-            replaced.reshape(stop - start, -1)[at, self.column] = self.value
-        return replaced
-
-
-class Without:
-    """`source` with NaN in some columns of its matrix: what remains to be quantized when those
-    columns are kept in 16 bits. Nonfinite elements are in no scale and no error; zeros would lower
-    a mean magnitude and widen a range that does not contain them."""
-
-    def __init__(self, source: TensorLike, columns: Sequence[int]) -> None:
-        self._source = row_source(source)
-        self.shape = self._source.shape
-        for column in columns:
-            check_place(self.shape, None, column)
-        self._columns = np.array(columns, np.int64)
-
-    def rows(self, start: int, stop: int) -> Float32:
-        """As `Injected.rows`."""
-        replaced = np.array(self._source.rows(start, stop), np.float32)
-        if len(self.shape) >= 2:
-            replaced.reshape(stop - start, -1)[:, self._columns] = np.nan
-        elif self.shape:
-            inside = self._columns[(self._columns >= start) & (self._columns < stop)]
-            replaced.reshape(-1)[inside - start] = np.nan
-        elif self._columns.size:
-            replaced[...] = np.nan
+            replaced.reshape(stop - start, -1)[places, self.columns] = self.value
         return replaced
 
 

@@ -17,7 +17,6 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.job import IDLE, Job
-from qtui_core.quant.blockscale import MicroscalingCoder, TwoLevelCoder
 from qtui_core.quant.codebook import LEVELS, NestedScales, pack_nibbles, quantize_scales
 from qtui_core.quant.coders import (
     LARGEST,
@@ -29,12 +28,14 @@ from qtui_core.quant.coders import (
     Codes,
     FloatZeroCoder,
     GroupScales,
+    MicroscalingCoder,
     ScaledFloatCoder,
     SignedCoder,
     SymmetricCoder,
     TernaryCoder,
+    TwoLevelCoder,
 )
-from qtui_core.quant.columns import ColumnScan
+from qtui_core.quant.columns import ColumnScan, Decomposition, decompose
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import (
     Array,
@@ -52,7 +53,6 @@ from qtui_core.quant.layout import (
     partial_sums,
     segment_multiple,
 )
-from qtui_core.quant.outlier_columns import Decomposition, decompose
 from qtui_core.quant.reading import Part, Reducer, read
 from qtui_core.quant.rounding import random_words
 from qtui_core.schemes.granularity import PerBlock, PerModel
@@ -144,6 +144,7 @@ def unread_plan(scheme: Scheme, shape: tuple[int, ...]) -> Plan:
     return Plan(scheme, make_coder(scheme), layout_of(scheme.granularity, shape))
 
 
+@np.errstate(all="ignore")
 def make_plan(
     elements: Elements,
     scheme: Scheme,
@@ -163,9 +164,8 @@ def make_plan(
     jobs = job.parts([1] * first_passes(scheme, elements.shape))
 
     def result_of(reducer: Reducer[Any]) -> Any:
-        with np.errstate(all="ignore"):
-            read(elements, [reducer], next(jobs))
-            return reducer.result()
+        read(elements, [reducer], next(jobs))
+        return reducer.result()
 
     if scheme.outlier_threshold is not None:
         absmax = result_of(ColumnScan()).absmax

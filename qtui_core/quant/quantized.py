@@ -11,6 +11,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.codebook import NestedScales, unpack_nibbles
 from qtui_core.quant.coders import Codes, GroupScales
+from qtui_core.quant.columns import Float16, Int64
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import (
     Columns,
@@ -21,7 +22,6 @@ from qtui_core.quant.layout import (
     scale_index,
     scale_shape,
 )
-from qtui_core.quant.outlier_columns import Float16, Int64
 from qtui_core.quant.plan import (
     Plan,
     SchemeReducer,

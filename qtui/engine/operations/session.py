@@ -26,7 +26,7 @@ from qtui_core.quant import (
     find_outliers,
     statistics,
 )
-from qtui_core.quant.elements import Injected, elements_of
+from qtui_core.quant.elements import Replaced, elements_of
 from qtui_core.quant.measure import ErrorScan
 from qtui_core.quant.plan import Plan, SchemeReducer, make_plan, scan
 from qtui_core.quant.reading import Reducer
@@ -99,7 +99,7 @@ class Session:
         subject, inject = self.original_of(task), task.asked.inject
         if inject is None:
             return subject
-        return Injected(subject, inject.row, inject.column, inject.value)
+        return Replaced(subject, inject.row, [inject.column], inject.value)
 
     def original_of(self, task: Task[TensorRequest]) -> SessionTensor:
         """The same without the injected outlier."""
@@ -207,7 +207,7 @@ class Session:
         extent = self.extent_of_weights(task, scheme) if asked.source == "weight" else None
         if asked.source != "weight" and isinstance(scheme.granularity, PerModel):
             extent = self.captured.subject(asked.model, asked.tensor, asked.source).extent
-        if extent and isinstance(tensor, Injected) and math.isfinite(tensor.value):
+        if extent and isinstance(tensor, Replaced) and math.isfinite(tensor.value):
             return min(extent[0], tensor.value), max(extent[1], tensor.value)
         return extent
 

@@ -13,7 +13,7 @@ from qtui_core.quant.attribution import (
     outlier_columns,
     suspects,
 )
-from qtui_core.quant.elements import ArrayRows, Injected
+from qtui_core.quant.elements import ArrayRows, Replaced
 from qtui_core.quant.layout import matrix_shape
 
 SCHEMES = [
@@ -59,8 +59,8 @@ def test_shares_against_plain_numpy(text, shape):
     assert found.row_shares.sum() == pytest.approx(1)
     assert found.own_share([17, 50, 17]) == pytest.approx(found.own_shares[[17, 50]].sum())
     assert found.sqnr_db == pytest.approx(measure(x, scheme).sqnr_db, rel=1e-5)
-    assert found.most_error(3) == tuple(np.argsort(-found.errors.squared_error, kind="stable")[:3])
-    assert found.most_error_rows(1) == (np.argmax(found.errors.row_squared_error),)
+    assert found.most_error(3) == tuple(np.argsort(-found.by_column, kind="stable")[:3])
+    assert found.most_error_rows(1) == (np.argmax(found.by_row),)
 
 
 @over("text", SCHEMES)
@@ -87,7 +87,7 @@ def test_caused_shares_equal_the_error_that_is_gone_without_the_columns(text, co
 
 def test_an_outlier_hurts_its_neighbours_and_not_itself():
     x = np.random.default_rng(1).standard_normal((256, 512)).astype(np.float32)
-    source = Injected(x, 100, 40, 300.0)
+    source = Replaced(x, 100, [40], 300.0)
     scheme = Scheme.parse("int8:tensor")
     attribution = attribute_error(source, scheme)
     kept = keep_columns(source, attribution, [40])

@@ -16,7 +16,7 @@ from qtui_core.quant import (
     measure,
     quantize,
 )
-from qtui_core.quant.elements import Injected
+from qtui_core.quant.elements import Replaced
 from qtui_core.quant.granularities import schemes_by_granularity
 from qtui_core.quant.layout import scale_shape
 
@@ -121,7 +121,7 @@ def test_every_shape(shape):
 def test_finer_granularity_confines_an_injected_outlier():
     x = normal((256, 512))
     before = error_by_granularity(x, Scheme.parse("int8:row"))
-    after = error_by_granularity(Injected(x, 9, 40, 500.0), Scheme.parse("int8:row"))
+    after = error_by_granularity(Replaced(x, 9, [40], 500.0), Scheme.parse("int8:row"))
     mse = {
         row.granularity: (row.report.mse, now.report.mse)
         for row, now in zip(before.rows, after.rows, strict=True)

@@ -17,7 +17,7 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.elements import Injected, Without, elements_of
+from qtui_core.quant.elements import Replaced, elements_of
 from qtui_core.quant.layout import matrix_shape
 
 torch = LazyImport("torch")
@@ -69,7 +69,7 @@ def test_elements_are_those_of_the_changed_array(shape, make):
     rows, columns = matrix_shape(shape)
     for row in {0, rows // 2, rows - 1, None}:
         for column in {0, columns // 2, columns - 1}:
-            found = Injected(make(x.copy()), row, column, -123.5)
+            found = Replaced(make(x.copy()), row, [column], -123.5)
             expected = replaced(x, row, column, -123.5)
             assert found.shape == (shape or np.shape(make(x)))  # Fortran's have a dimension
             assert whole(found).tolist() == expected.reshape(-1).tolist()
@@ -80,7 +80,7 @@ def test_elements_are_those_of_the_changed_array(shape, make):
 def test_every_operation_sees_the_changed_array(text, place):
     x = array_of((64, 96))
     row, column = place
-    lazy, eager = Injected(Streamed(x), row, column, 40.0), replaced(x, row, column, 40.0)
+    lazy, eager = Replaced(Streamed(x), row, [column], 40.0), replaced(x, row, column, 40.0)
     scheme = Scheme.parse(text)
     assert statistics(lazy) == statistics(eager)
     assert measure(lazy, scheme) == measure(eager, scheme)
@@ -94,23 +94,23 @@ def test_every_operation_sees_the_changed_array(text, place):
 
 def test_a_bfloat16_tensor():
     x = torch.randn(20, 30, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    found = whole(Injected(x, 1, 2, 50.0))
+    found = whole(Replaced(x, 1, [2], 50.0))
     assert found.tolist() == replaced(x.float().numpy(), 1, 2, 50.0).reshape(-1).tolist()
 
 
 def test_injections_stack_and_the_key_tells_them_apart():
     x = Streamed(array_of((5, 6)))
-    once = Injected(x, 1, 2, 3.0)
-    twice = Injected(once, None, 4, 5.0)
+    once = Replaced(x, 1, [2], 3.0)
+    twice = Replaced(once, None, [4], 5.0)
     expected = replaced(replaced(x.values, 1, 2, 3.0), None, 4, 5.0)
     assert whole(twice).tolist() == expected.reshape(-1).tolist()
     keys = {
         x.key,
         once.key,
         twice.key,
-        Injected(x, None, 2, 3.0).key,
-        Injected(x, 1, 2, 3.5).key,
-        Injected(x, 2, 2, 3.0).key,
+        Replaced(x, None, [2], 3.0).key,
+        Replaced(x, 1, [2], 3.5).key,
+        Replaced(x, 2, [2], 3.0).key,
     }
     assert len(keys) == 6
     assert all(key.startswith("layer.weight") for key in keys)
@@ -119,8 +119,8 @@ def test_injections_stack_and_the_key_tells_them_apart():
 def test_the_source_stays_as_it_is():
     x = array_of((5, 6))
     before = x.copy()
-    whole(Injected(x, None, 0, 9.0))
-    whole(Without(x, [1, 2]))
+    whole(Replaced(x, None, [0], 9.0))
+    whole(Replaced(x, None, [1, 2], np.nan))
     assert (x == before).all()
 
 
@@ -131,8 +131,10 @@ def test_without_columns(shape, make):
     columns = sorted({0, matrix_shape(shape)[1] - 1})
     expected = x.copy().reshape(matrix_shape(shape))
     expected[:, columns] = np.nan
-    np.testing.assert_array_equal(whole(Without(make(x), columns)), expected.reshape(-1))
-    assert whole(Without(make(x), [])).tolist() == x.reshape(-1).tolist()
+    np.testing.assert_array_equal(
+        whole(Replaced(make(x), None, columns, np.nan)), expected.reshape(-1)
+    )
+    assert whole(Replaced(make(x), None, [], np.nan)).tolist() == x.reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -141,9 +143,9 @@ def test_without_columns(shape, make):
 )
 def test_places_outside_the_tensor_are_refused(shape, row, column):
     with pytest.raises(UsageError, match=r"no (element|column)"):
-        Injected(array_of(shape), row, column, 1.0)
+        Replaced(array_of(shape), row, [column], 1.0)
 
 
 def test_values_beyond_float32_are_refused():
     with pytest.raises(UsageError, match="1e\\+39 does not fit"):
-        Injected(array_of((2, 2)), 0, 0, 1e39)
+        Replaced(array_of((2, 2)), 0, [0], 1e39)
