@@ -12,7 +12,8 @@ import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport, TensorStatistics
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.explain import DB_PER_BIT, EXACT_DB, Rows, first_row, nonfinite_sentence
+from qtui_core.quant.case import EXACT_DB, Case
+from qtui_core.quant.explain import NOTHING, Rows, first_row, said_of
 from qtui_core.quant.granularities import TOLERANCE, at_equal_bits
 from qtui_core.quant.occupancy import Occupancy
 from qtui_core.quant.plan import make_coder
@@ -98,18 +99,15 @@ class Contest:
         """The contenders with the bits of the first."""
         return tuple(c for c in self.contenders if abs(c.bits - self.first.bits) <= TOLERANCE)
 
-    @cached_property
-    def by_quality(self) -> list[Contender]:
-        """The contenders with equal bits, the best first."""
-        return sorted(self.equal, key=lambda c: -c.db)
-
     @property
     def best(self) -> Contender:
-        return self.by_quality[0]
+        """The best with equal bits."""
+        return max(self.equal, key=lambda c: c.db)
 
     def best_of(self, name: str) -> Contender | None:
         """The best with equal bits in a format."""
-        return next((c for c in self.by_quality if c.report.scheme.format == name), None)
+        known = [c for c in self.equal if c.report.scheme.format == name]
+        return max(known, key=lambda c: c.db, default=None)
 
 
 def verdict(
@@ -140,10 +138,9 @@ def verdict(
 
 def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
     """What in the tensor, or in the schemes, favours evenly spaced levels."""
-    asymmetric = not integer.report.scheme.symmetric
     outer, usual = normal.outer_half
-    if asymmetric and stats is not None and stats.mean is not None and stats.std:
-        offset = abs(stats.mean) / stats.std
+    if not integer.report.scheme.symmetric and stats is not None and stats.std:
+        offset = abs(stats.mean or 0.0) / stats.std
         if offset > ONE_SIDED:
             return (
                 f"its mean is {offset:.1f} standard deviations from zero, and only a zero point "
@@ -153,11 +150,6 @@ def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics
         return (
             f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
             f"{usual:.0%}), where the levels of NF4 are far apart and even ones are not"
-        )
-    if asymmetric:
-        return (
-            "its groups reach further on one side of zero than on the other, and a zero point "
-            "moves the levels there"
         )
     return "its values lie closer to evenly spaced levels than Gaussian ones"
 
@@ -184,23 +176,19 @@ def _integers_and_normal(contest: Contest) -> str:
     integer, normal = contest.best_of("int4"), contest.best_of("nf4")
     if integer is None or normal is None or abs(integer.db - normal.db) < SAME_DB:
         return ""
-    ahead, behind = (integer, normal) if integer.db > normal.db else (normal, integer)
-    why = _why_normal(normal, integer)
-    if ahead is integer:
-        why = _why_integers(integer, normal, contest.stats)
+    if integer.db > normal.db:
+        ahead, behind, why = integer, normal, _why_integers(integer, normal, contest.stats)
+    else:
+        ahead, behind, why = normal, integer, _why_normal(normal, integer)
     return f" {ahead.name} beats {behind.name} by {ahead.db - behind.db:.1f} dB: {why}."
 
 
 def _beside_gaussian(contest: Contest) -> str:
-    known = {
-        c.name: c.report.gaussian_sqnr_db
-        for c in contest.equal
-        if c.report.gaussian_sqnr_db is not None
-    }
-    if contest.best.name not in known or len(known) < 2:
-        return ""
+    known = {c.name: c.report.gaussian_sqnr_db or -math.inf for c in contest.equal}
     expected = max(known, key=lambda name: known[name])
     lead = known[expected] - known[contest.best.name]
+    if not math.isfinite(lead):
+        return ""
     if expected == contest.best.name:
         return ", as on a Gaussian"
     if lead < SAME_DB:
@@ -218,38 +206,23 @@ def _remedy(contest: Contest) -> str:
     others = [c.report.scheme for c in contest.contenders if c not in contest.equal]
     found = at_equal_bits(others, contest.first.report.shape, contest.first.bits)
     equal = sum(row.equal for row in found)
-    if not equal:
-        return ""
-    return REMEDY if equal == len(others) else f"{REMEDY} for {equal} of them"
+    return "" if not equal else REMEDY if equal == len(others) else f"{REMEDY} for {equal} of them"
 
 
 def _left_out(contest: Contest) -> str:
-    """The schemes with other bits, which are not compared; the SQNR of a single one that is
-    better."""
+    """The schemes with other bits, which are not compared."""
     others = [c for c in contest.contenders if c not in contest.equal]
     if not others:
         return ""
     text = f" {len(others)} others take other bits"
     if len(others) == 1:
-        text = f" {others[0].name} takes {others[0].bits:.3f} bits"
-        if others[0].db > contest.best.db:
-            text += f" ({db_text(others[0].db)} dB)"
+        better = f" ({db_text(others[0].db)} dB)" * (others[0].db > contest.best.db)
+        text = f" {others[0].name} takes {others[0].bits:.3f} bits{better}"
     remedy = _remedy(contest)
     return f"{text}: {remedy}." if remedy else f"{text}."
 
 
 # --- the sentence
-
-
-def _without_a_contest(contest: Contest) -> str | None:
-    first = contest.first.report
-    if first.count == 0:
-        return "This tensor has no elements, so there are no codes to count."
-    if first.nonfinite:
-        return nonfinite_sentence(first)
-    if first.relative_mse is None:
-        return "Every element is zero, which every scheme keeps exactly."
-    return None
 
 
 def _saving_nothing(contest: Contest) -> str | None:
@@ -283,10 +256,8 @@ def _nothing_left(contest: Contest) -> str | None:
 
 def _alone(contest: Contest) -> str | None:
     only = contest.first
-    if len(contest.contenders) > 1:
+    if len(contest.contenders) > 1 or only.db > EXACT_DB:
         return None
-    if only.db > EXACT_DB:
-        return _exactly([only])
     used, bits = only.occupancy.entropy_bits, only.report.scheme.bits
     if used is None:
         return (
@@ -299,78 +270,53 @@ def _alone(contest: Contest) -> str | None:
     )
 
 
-def _unequal(contest: Contest) -> str | None:
-    """If bits differ: which scheme gives the most decibels, and whether they are worth its bits."""
-    if len(contest.equal) > 1:
-        return None
-    best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
-    if best.db > EXACT_DB:
-        return _exactly([best])
-    bits = [c.bits for c in contest.contenders]
-    first = f"{best.name} gives the most, {db_text(best.db)} dB{_worth(best, second)}"
-    if best.db - second.db < SAME_DB:
-        small, large = sorted((best, second), key=lambda c: c.bits)
-        fewer = large.bits - small.bits
-        less = f", and {small.name} takes {fewer:.3f} bits fewer" if fewer > TOLERANCE else ""
-        first = f"{best.name} and {second.name} are level, {db_text(best.db)} dB{less}"
-    return (
-        f"These are not equal bits ({min(bits):.3f} to {max(bits):.3f}): {first}; "
-        f"{_remedy(contest) or UNEQUAL}."
-    )
-
-
-def _worth(better: Contender, other: Contender) -> str:
-    """Whether the additional decibels are worth the additional bits."""
-    lead, more = better.db - other.db, better.bits - other.bits
-    if abs(more) <= TOLERANCE:
-        return f", {lead:.1f} dB more than {other.name} in as many bits"
-    if more < 0:
-        return f", and {other.name} is behind with {-more:.3f} bits more"
-    worth = DB_PER_BIT * more
-    judged = "less" if lead < worth else "more"
-    return (
-        f", {lead:.1f} dB more than {other.name} for {more:.3f} bits more, which is {judged} than "
-        f"the {worth:.1f} dB they are worth"
-    )
-
-
 def _exact(contest: Contest) -> str | None:
-    alike = [c for c in contest.equal if c.db > EXACT_DB]
+    """About schemes of which nothing but the rounding of float32 is left."""
+    rivals = contest.equal if len(contest.equal) > 1 else contest.contenders
+    alike = [c for c in rivals if c.db > EXACT_DB]
     if not alike:
         return None
-    return f"{_exactly([c for c in alike if c.db == math.inf] or alike)}{_left_out(contest)}"
+    exact = [c for c in alike if c.db == math.inf]
+    rest = _left_out(contest) if len(contest.equal) > 1 else ""
+    keep = f"{phrase([c.name for c in exact or alike])} keep{'s' * (len(exact or alike) == 1)}"
+    if exact:
+        return f"{keep} every element of this tensor exactly.{rest}"
+    least = db_text(min(c.db for c in alike))
+    return f"{keep} {least} dB of this tensor or more, about what float32 does.{rest}"
 
 
-def _exactly(contenders: Sequence[Contender]) -> str:
-    """About schemes of which nothing but the rounding of float32 is left."""
-    many = len(contenders) > 1
-    keep = f"{phrase([c.name for c in contenders])} keep{'' if many else 's'}"
-    if all(c.db == math.inf for c in contenders):
-        return f"{keep} every element of this tensor exactly."
-    least = db_text(min(c.db for c in contenders))
+def _ahead(rivals: Sequence[Contender], verb: str) -> str:
+    """Who is ahead, or which two are level."""
+    best, second, *_ = sorted(rivals, key=lambda c: -c.db)
+    if best.db - second.db < SAME_DB:
+        return f"{best.name} and {second.name} are level, {db_text(best.db)} dB"
+    return f"{best.name} {verb} {best.db - second.db:.1f} dB with {db_text(best.db)}"
+
+
+def _unequal(contest: Contest) -> str | None:
+    """If bits differ: which scheme gives the most decibels."""
+    if len(contest.equal) > 1:
+        return None
+    bits = [c.bits for c in contest.contenders]
     return (
-        f"{keep} {'at least ' if many else ''}{least} dB of this tensor, about what float32 does."
+        f"These are not equal bits ({min(bits):.3f} to {max(bits):.3f}): "
+        f"{_ahead(contest.contenders, 'leads by')}; {_remedy(contest) or UNEQUAL}."
     )
 
 
 def _equal(contest: Contest) -> str:
-    best, second, *_ = contest.by_quality
-    lead = best.db - second.db
-    what = f"{best.name} wins by {lead:.1f} dB with {db_text(best.db)}"
-    if lead < SAME_DB:
-        what = f"{best.name} and {second.name} are level, {db_text(best.db)} dB"
     return (
-        f"At equal bits ({best.bits:.3f}) {what}{_beside_gaussian(contest)}."
-        f"{_integers_and_normal(contest)}{_left_out(contest)}"
+        f"At equal bits ({contest.best.bits:.3f}) {_ahead(contest.equal, 'wins by')}"
+        f"{_beside_gaussian(contest)}.{_integers_and_normal(contest)}{_left_out(contest)}"
     )
 
 
 SENTENCES: Rows[Contest] = (
-    ("nothing to compare", _without_a_contest),
+    ("nothing to compare", lambda contest: said_of(NOTHING, Case(contest.first.report))),
     ("nothing saved", _saving_nothing),
     ("nothing left", _nothing_left),
     ("one scheme", _alone),
-    ("unequal bits", _unequal),
     ("exact", _exact),
+    ("unequal bits", _unequal),
     ("equal bits", _equal),
 )

@@ -63,6 +63,11 @@ def first_row(rows: Rows[Fact], fact: Fact) -> tuple[str, str]:
     return next((name, said) for name, says in rows if (said := says(fact)) is not None)
 
 
+def said_of(rows: Rows[Fact], fact: Fact) -> str | None:
+    """What the first row that applies says; None if none does."""
+    return next((said for _, says in rows if (said := says(fact)) is not None), None)
+
+
 def nonfinite_sentence(report: ErrorReport) -> str | None:
     """What is said of elements that are not finite; None without any."""
     if not report.nonfinite:
@@ -542,24 +547,21 @@ def _beside_gaussian(case: Case) -> str:
     return f"{than}{why}; {remedy_of(case, cause)}."
 
 
-SENTENCES: Rows[Case] = (
-    (
-        "empty",
-        lambda case: (
-            None
-            if case.report.count
-            else "This tensor has no elements, so there is nothing to quantize."
-        ),
-    ),
+def _nothing_there(case: Case) -> str | None:
+    if not case.report.count:
+        return "This tensor has no elements, so there is nothing to quantize."
+    if case.report.relative_mse is None and not case.report.nonfinite:
+        return f"Every element is zero, and {case.scheme} keeps zero exactly."
+    return None
+
+
+#: Why there is no error to speak of.
+NOTHING: Rows[Case] = (
+    ("nothing there", _nothing_there),
     ("not finite", lambda case: nonfinite_sentence(case.report)),
-    (
-        "zeros",
-        lambda case: (
-            f"Every element is zero, and {case.scheme} keeps zero exactly."
-            if case.report.relative_mse is None
-            else None
-        ),
-    ),
+)
+SENTENCES: Rows[Case] = (
+    *NOTHING,
     ("beyond the range", _saturated),
     ("exact", _within_float32),
     ("beside a Gaussian", _beside_gaussian),
