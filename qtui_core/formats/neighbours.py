@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 from qtui_core.dataclass import dataclass
-from qtui_core.formats.rounding import Rounding, rounds_toward_zero
-from qtui_core.formats.scalar import Exact, Kind, decode, is_odd
+from qtui_core.errors import UsageError
+from qtui_core.formats.rounding import MAX_RANDOM_BITS, Rounding
+from qtui_core.formats.scalar import Exact, Kind, decode, encode, is_finite
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, power_of_two
 
 
@@ -28,9 +30,6 @@ class Interval:
         above = value > self.lower or (self.lower_closed and value == self.lower)
         below = value < self.upper or (self.upper_closed and value == self.upper)
         return above and below
-
-    def mirrored(self) -> Interval:
-        return Interval(-self.upper, -self.lower, self.upper_closed, self.lower_closed)
 
 
 #: The interval of a code that no real number rounds to.
@@ -92,97 +91,56 @@ def rounding_interval(
     The real 0 belongs to +0, so the interval of -0 has negative numbers only. For integers that
     do not saturate, only numbers inside the range are given, not those that wrap to this code.
     """
-    if saturate is None:
-        saturate = fmt.saturates
-    decoded = decode(fmt, code)
-    negative = bool(decoded.sign)
-    if isinstance(fmt, IntFormat):
-        magnitude = abs(int(decoded.value / fmt.step))
-        last = int(abs(fmt.min if negative else fmt.max) / fmt.step)
-    else:
-        magnitude = code & ~fmt.sign_bit
-        last = fmt.max_code
-        if decoded.kind in (Kind.INFINITY, Kind.NAN):
-            overflow_code = magnitude == last + 1 and fmt.signed
-            return _overflow(fmt, last, rounding, saturate, negative) if overflow_code else EMPTY
-        saturate = saturate or fmt.specials is Specials.FINITE
+    points = _turning_points(fmt, code, fmt.saturates if saturate is None else saturate)
+    most = (1 << MAX_RANDOM_BITS) - 1
+    draws = [0, most] if rounding is Rounding.STOCHASTIC else [0]
 
-    interval = _magnitudes(fmt, magnitude, last, rounding, saturate, negative)
-    if magnitude == 0 and fmt.sign_bit and not fmt.has_negative_zero:
-        low_side = _magnitudes(fmt, 0, last, rounding, saturate, negative=True)
-        if not low_side.is_empty:
-            low_side = low_side.mirrored()
-            return Interval(
-                low_side.lower, interval.upper, low_side.lower_closed, interval.upper_closed
-            )
-    return interval.mirrored() if negative else interval
+    def leads_here(number: Exact) -> bool:
+        try:
+            return code in [
+                encode(fmt, number, rounding, saturate, draw, MAX_RANDOM_BITS) for draw in draws
+            ]
+        except UsageError:  # it has no code
+            return False
 
-
-def _magnitudes(
-    fmt: Format, magnitude: int, last: int, rounding: Rounding, saturate: bool, negative: bool
-) -> Interval:
-    """The magnitudes of one sign that round to magnitude number `magnitude`."""
-    lower: Exact
-    upper: Exact
-    if magnitude:
-        lower, lower_closed = _boundary(fmt, magnitude, rounding, negative, stochastic_from=-1)
-    else:
-        # The real 0 is positive. In a format without a zero, all below its first number, down to 0,
-        # rounds to code 0.
-        lower, lower_closed = Fraction(0), not negative if fmt.has_zero else saturate
-    clamped = rounds_toward_zero(rounding, negative) and isinstance(fmt, FloatFormat)
-    if magnitude < last or not (saturate or clamped):
-        upper, upper_open = _boundary(fmt, magnitude + 1, rounding, negative, stochastic_from=0)
-        upper_closed = not upper_open and rounding is not Rounding.STOCHASTIC
-    else:
-        upper, upper_closed = math.inf, saturate
-    return Interval(lower, upper, lower_closed, upper_closed)
-
-
-def _overflow(
-    fmt: FloatFormat, last: int, rounding: Rounding, saturate: bool, negative: bool
-) -> Interval:
-    """The real numbers beyond the range, which become infinity, or NaN in FN formats."""
-    if saturate:
+    # Between two points nothing changes: points at even places, one number between them at odd.
+    places = points[:1]
+    for lower, upper in pairwise(points):
+        places += [_between(lower, upper), upper]
+    inside = [place for place, number in enumerate(places) if leads_here(number)]
+    if not inside:
         return EMPTY
-    if rounds_toward_zero(rounding, negative):
-        interval = Interval(math.inf, math.inf, True, True)
+    first, last = inside[0], inside[-1]
+    return Interval(places[first - first % 2], places[last + last % 2], not first % 2, not last % 2)
+
+
+def _between(lower: Exact, upper: Exact) -> Fraction:
+    if not is_finite(lower):
+        return Fraction(upper) - 1
+    return Fraction(lower) + 1 if not is_finite(upper) else (Fraction(lower) + Fraction(upper)) / 2
+
+
+def _turning_points(fmt: Format, code: int, saturate: bool) -> list[Exact]:
+    """Ascending numbers where the code that numbers round to may change, around those of `code`."""
+    decoded, step = decode(fmt, code), ulp(fmt, code)
+    ends: list[Exact] = [-math.inf, math.inf]
+    if step is None:  # what overflows to an infinity or a NaN
+        if not fmt.signed or (isinstance(fmt, FloatFormat) and fmt.specials is Specials.FNUZ):
+            return []
+        last, away = (fmt.min, -1) if decoded.sign else (fmt.max, 1)
+        step = ulp(fmt, encode(fmt, last))
+        assert step is not None
+        around, ends = [last, last + away * step], [away * math.inf]
     else:
-        lower, closed = _boundary(fmt, last + 1, rounding, negative, stochastic_from=-1)
-        interval = Interval(lower, math.inf, closed, True)
-    return interval.mirrored() if negative else interval
-
-
-def _boundary(
-    fmt: Format, magnitude: int, rounding: Rounding, negative: bool, stochastic_from: int
-) -> tuple[Fraction, bool]:
-    """The boundary between what rounds to magnitude number `magnitude` - 1 (the lower) and to
-    `magnitude` (the upper), and whether the boundary itself rounds to the upper.
-
-    For STOCHASTIC everything between the two may become either. `stochastic_from` -1 gives where
-    the interval of the upper begins, at the lower; 0 gives where that of the lower ends, at the
-    upper. The boundary itself is excluded."""
-    below = _magnitude_value(fmt, magnitude - 1)
-    above = _magnitude_value(fmt, magnitude)
-    match rounding:
-        case Rounding.NEAREST_EVEN:
-            odd_below = is_odd(fmt, magnitude - 1)
-            return (below + above) / 2, odd_below
-        case Rounding.NEAREST_AWAY:
-            return (below + above) / 2, True
-        case Rounding.STOCHASTIC:
-            return (below if stochastic_from else above), False
-    if rounds_toward_zero(rounding, negative):
-        return above, True
-    return below, False
-
-
-def _magnitude_value(fmt: Format, magnitude: int) -> Fraction:
-    """The value of the n-th magnitude; past the largest the count goes on as if there were no
-    end."""
-    if isinstance(fmt, IntFormat):
-        return magnitude * fmt.step
-    field, mantissa = divmod(magnitude, 1 << fmt.mantissa_bits)
-    hidden = not (field == 0 and fmt.zero_exponent_is_subnormal)
-    exponent = field - fmt.bias if hidden else fmt.min_exponent
-    return (int(hidden) + mantissa * fmt.epsilon) * power_of_two(exponent)
+        value = Fraction(decoded.value)
+        around = [value, *([Fraction(0)] if value else [])]
+        for neighbour, beyond in (
+            (next_code_down(fmt, code), -step),
+            (next_code_up(fmt, code), step),
+        ):
+            number = math.inf if neighbour is None else decode(fmt, neighbour).value
+            around.append(Fraction(number) if is_finite(number) else value + beyond)
+        if isinstance(fmt, IntFormat) and not saturate:
+            ends = []
+    middles = [(one + other) / 2 for one, other in pairwise(sorted(around))]
+    return sorted({*around, *middles, *ends})

@@ -17,7 +17,7 @@ from fractions import Fraction
 from qtui_core.answers.codes import EqualBits
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.layout import layout_of, matrix_shape
+from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
 from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import (
     MAX_SIZE,
@@ -34,7 +34,7 @@ from qtui_core.schemes.granularity import (
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import RESIZABLE, type_of_groups
 
-#: From one scale for everything to one for few elements.
+#: Those that are usual.
 GRANULARITIES: tuple[Granularity, ...] = (
     PerTensor(),
     PerTile(128, 128),
@@ -63,11 +63,14 @@ def schemes_by_granularity(
 ) -> tuple[tuple[Scheme, ...], tuple[LeftOut, ...]]:
     """(the scheme with each granularity, the granularities that are left out): those that the
     scheme cannot have, and those that equal another one in a tensor of this shape. Of equal ones
-    the scheme's own is kept, else the first. A cast has no scale and is returned alone."""
+    the scheme's own is kept, else the first. From few scales to many. A cast has no scale and is
+    returned alone."""
     if scheme.granularity is None:
         return (scheme,), ()
     if granularities is None:
-        granularities = _usual(scheme, scheme.granularity)
+        usual = BLOCKS if scheme.family is Family.CODEBOOK else GRANULARITIES
+        own = () if scheme.granularity in usual else (scheme.granularity,)
+        granularities = sorted([*own, *usual], key=lambda g: math.prod(scale_shape(g, shape)))
     found: list[Scheme] = []
     left_out: list[LeftOut] = []
     for granularity in granularities:
@@ -94,27 +97,6 @@ def schemes_by_granularity(
 def _groups(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[object, bool]:
     """A value that is equal for granularities whose scales are shared in the same way."""
     return layout_of(granularity, shape), isinstance(granularity, PerModel)
-
-
-def _usual(scheme: Scheme, own: Granularity) -> tuple[Granularity, ...]:
-    """The usual granularities from coarse to fine, with the scheme's own added if it is missing."""
-    usual = BLOCKS if scheme.family is Family.CODEBOOK else GRANULARITIES
-    if scheme.family in (Family.MICROSCALING, Family.TWO_LEVEL):
-        return (own, *(g for g in usual if g != own))
-    if own in usual:
-        return usual
-    finer = [
-        place
-        for place, other in enumerate(usual)
-        if type(other) is type(own) and getattr(other, "size", 0) > getattr(own, "size", 0)
-    ]
-    place = finer[-1] + 1 if finer else _first_of_kind(usual, own)
-    return (*usual[:place], own, *usual[place:])
-
-
-def _first_of_kind(usual: tuple[Granularity, ...], own: Granularity) -> int:
-    same = [place for place, other in enumerate(usual) if type(other) is type(own)]
-    return same[0] if same else 0
 
 
 #: Bits per parameter that count as equal: at 6 dB per bit, a difference of 0.1 dB.

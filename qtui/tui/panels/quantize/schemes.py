@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qtui.screen.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 from qtui_core.schemes.granularity import kind_of, size_of
 from qtui_core.schemes.scheme import Family, Scheme
-from qtui_core.schemes.stepping import roundings_of, rules_of
+from qtui_core.schemes.stepping import roundings_of
 
 LETTERS = "AB"
 
@@ -37,7 +37,7 @@ def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:
     if not scheme.symmetric:
         stored = "float" if scheme.float_zero_point else "integer"
         knobs.append(Knob("zero_point", "zero point", stored, "zero", stored == "integer"))
-    elif rules_of(scheme):
+    elif len(scheme.scale_rules) > 1:
         knobs.append(Knob("scale_rule", "rule", scheme.scale_rule))
     if scheme.family is Family.CODEBOOK:
         state = "on" if scheme.double_quantization else "off"
