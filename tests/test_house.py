@@ -18,18 +18,18 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3453,
+    "qtui/cli": 3450,
     "qtui/engine": 6278,
     "qtui/report": 6506,
     "qtui/screen": 7659,
     "qtui/tui": 20927,
     "qtui_core/conformance": 1721,
-    "qtui_core/formats, schemes": 3155,
+    "qtui_core/formats, schemes": 3002,
     "qtui_core/inspection, evaluation": 7401,
     "qtui_core/lab": 5728,
-    "qtui_core/memory": 16988,
-    "qtui_core/models, loading, packed": 5707,
-    "qtui_core/quant": 6605,
+    "qtui_core/memory": 16986,
+    "qtui_core/models, loading, packed": 5705,
+    "qtui_core/quant": 6435,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5081,
     "the rest": 5864,

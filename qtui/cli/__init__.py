@@ -35,6 +35,3 @@ def main() -> None:
 
         end_by_signal(interrupt)
         sys.exit(130)
-
-
-__all__ = ["main"]

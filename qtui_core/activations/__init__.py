@@ -23,23 +23,3 @@ from qtui_core.activations.ranges import (
     static,
     ways_of,
 )
-
-__all__ = [
-    "ActivationRecord",
-    "ActivationScheme",
-    "MinMax",
-    "ModuleRecord",
-    "Observed",
-    "Observer",
-    "OutputError",
-    "Percentile",
-    "RangeError",
-    "RangeReport",
-    "RangeRule",
-    "Side",
-    "as_written",
-    "compare_ranges",
-    "output_errors",
-    "static",
-    "ways_of",
-]

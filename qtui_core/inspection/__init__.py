@@ -10,5 +10,3 @@ from qtui_core.inspection.report import (
     SchemeTotal,
     TensorReport,
 )
-
-__all__ = ["Census", "DtypeCount", "Inspection", "SchemeTotal", "TensorReport"]

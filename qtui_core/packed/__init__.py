@@ -5,5 +5,3 @@ reads rows of one of them as float32.
 """
 
 from qtui_core.packed.weights import LogicalWeight, WeightReader, logical_weights, open_weight
-
-__all__ = ["LogicalWeight", "WeightReader", "logical_weights", "open_weight"]
