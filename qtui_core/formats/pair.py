@@ -102,34 +102,18 @@ def _fate(row: FormatRow) -> str:
 
 
 def _costs(chosen: FormatRow, pinned: FormatRow) -> str:
-    """The bits and the ranges; and what more bits gain, if both make the same of the value."""
+    """The bits and the ranges; and that fewer bits are enough where both keep the value."""
     one, other = chosen.format, pinned.format
-    small, large = sorted((chosen, pinned), key=lambda row: row.format.storage_bits)
-    more = large.format.storage_bits - small.format.storage_bits
     bits, enough = f"Both take {one.storage_bits} bits", ""
-    if more:
+    if one.storage_bits != other.storage_bits:
         bits = f"{one.title} takes {one.storage_bits} bits, {other.title} {other.storage_bits}"
-        alike = _level(small) == _level(large) and distance(small) == distance(large)
-        if alike and _level(small) == _EXACT:
-            enough = f", so {small.format.title} is enough for this value"
-        elif alike and _level(small) != _LOST:
-            enough = f", so the {more} bits more of {large.format.title} gain nothing on this value"
-    return f"{bits}; {_ranges(one, other)}{enough}"
-
-
-def _ranges(one: Format, other: Format) -> str:
-    up = (one.max > other.max) - (one.max < other.max)
-    down = (one.min_positive < other.min_positive) - (one.min_positive > other.min_positive)
-    if up == down == 0:
-        return f"both reach {_reach(one)}"
-    if up * down >= 0:
-        word = "wider" if up + down > 0 else "narrower"
-        return f"{one.title} has the {word} range, {_reach(one)} against {_reach(other)}"
-    further, smaller = (one, other) if up > 0 else (other, one)
-    return (
-        f"{further.title} reaches further ({_reach(further)}), {smaller.title} smaller numbers "
-        f"({_reach(smaller)})"
-    )
+        if _level(chosen) == _level(pinned) == _EXACT:
+            small = min((one, other), key=lambda fmt: fmt.storage_bits)
+            enough = f", so {small.title} is enough for this value"
+    reach = f"{one.title} reaches {_reach(one)}, {other.title} {_reach(other)}"
+    if _reach(one) == _reach(other):
+        reach = f"both reach {_reach(one)}"
+    return f"{bits}; {reach}{enough}"
 
 
 def _reach(fmt: Format) -> str:

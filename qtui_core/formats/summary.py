@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from qtui_core.formats.decimals import format_exact, format_rounded
-from qtui_core.formats.scalar import floor_log2, is_finite, is_negative
+from qtui_core.formats.scalar import Exact, floor_log2, is_finite, is_negative
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat
 from qtui_core.formats.table import FormatOutcome, FormatRow
 from qtui_core.quantities import power_text
@@ -29,10 +29,8 @@ def summarize(rows: Rows) -> str:
     if not rows:
         return ""
     asked = rows[0].asked
-    if isinstance(asked, float) and math.isnan(asked):
-        return _of_nan(rows)
-    if isinstance(asked, float) and math.isinf(asked):
-        return _of_infinity(asked, rows)
+    if not is_finite(asked):
+        return _of_special(asked, rows)
     # A format without a sign or a zero is a scale format. Numbers that it was not made for get a
     # sentence of their own.
     lacks = "zero" if asked == 0 else "sign"
@@ -49,8 +47,9 @@ def summarize(rows: Rows) -> str:
     )
     if not others:
         return f"{format_exact(asked, 8)}: {notes}"
-    of = _of_negative_zero if isinstance(asked, float) else _of_number
-    return f"{of(others, aside)} {notes}".rstrip()
+    negative_zero = isinstance(asked, float)
+    said = _of_special(asked, others) if negative_zero else _of_number(others, aside)
+    return f"{said} {notes}".rstrip()
 
 
 def names(rows: Rows, among: Rows) -> str:
@@ -89,61 +88,51 @@ def distance(row: FormatRow) -> Fraction:
     return abs(row.error or Fraction(0))
 
 
-def _all(rows: Rows, aside: Rows = (), kind: str = "format") -> str:
-    """Words for all of `rows`, which with `aside` are all formats of that kind in the table."""
+def _all(rows: Rows, aside: Rows) -> str:
+    """Words for all of `rows`, which with `aside` are all formats of the table."""
     if len(rows) == 1:
         return rows[0].format.title
-    return f"every {kind} here{f' but {names(aside, aside)}' if aside else ''}"
+    return f"every format here{f' but {names(aside, aside)}' if aside else ''}"
 
 
 def _verb(rows: Rows, one: str, several: str) -> str:
     return one if len(rows) == 1 else several
 
 
-def _of_nan(rows: Rows) -> str:
-    without = [r for r in rows if r.outcome is FormatOutcome.NOT_REPRESENTABLE]
-    if not without:
-        return f"NaN stays NaN in {_all(rows)}, and in every sum it enters: find its first source."
-    return (
-        f"{names(without, rows)} {_verb(without, 'has', 'have')} no code for NaN: find the "
-        f"operation it came from, or replace it, before casting there."
-    )
+#: What becomes of NaN, an infinity or -0 in a format: the words for one format, and for several.
+_BECOMES = {
+    "kept": ("keeps it", "keep it"),
+    "sign": ("has one zero and drops its sign", "have one zero and drop its sign"),
+    "cut": ("cuts it to {}", "cut it to the end of their range ({} in {})"),
+    "lost": ("turns it into NaN", "turn it into NaN"),
+    "none": ("has no code for it", "have no code for it"),
+}
 
 
-def _of_infinity(asked: float, rows: Rows) -> str:
-    kept = [r for r in rows if r.value == asked]
-    cut = [r for r in rows if r.value is not None and is_finite(r.value)]
-    lost = [r for r in rows if r.kind is not None and r not in kept and r not in cut]
-    without = [r for r in rows if r.kind is None]
-    parts = []
-    if kept:
-        parts.append(f"{format_exact(asked)} survives in {names(kept, rows)}")
-    if cut:
-        first = f"{cut[0].format.title}: " if len(cut) > 1 else ""
-        parts.append(
-            f"{names(cut, rows)} {_verb(cut, 'cuts', 'cut')} it to the "
-            f"{'largest' if asked > 0 else 'lowest'} number ({first}{shown_value(cut[0])})"
+def _of_special(asked: Exact, rows: Rows) -> str:
+    """The sentence about NaN, an infinity or -0."""
+    fates: dict[str, list[FormatRow]] = {name: [] for name in _BECOMES}
+    for row in rows:
+        fates[_special_fate(asked, row)].append(row)
+    parts = [
+        f"{names(those, rows)} {_BECOMES[fate][len(those) > 1]}".format(
+            shown_value(those[0]), those[0].format.title
         )
-    if lost:
-        parts.append(f"{names(lost, rows)} {_verb(lost, 'turns', 'turn')} it into NaN")
-    if without:
-        parts.append(f"{names(without, rows)} {_verb(without, 'has', 'have')} no code for it")
-    advice = "A cut hides the overflow, so look for it before casting"
-    if not cut:
-        advice = "Look for the overflow it came from"
-    return f"{'' if kept else f'{format_exact(asked)}: '}{'; '.join(parts)}. {advice}."
+        for fate, those in fates.items()
+        if those
+    ]
+    advice = " Find where it comes from before casting." if asked != 0 else ""
+    return f"{format_exact(asked)}: {'; '.join(parts)}.{advice}"
 
 
-def _of_negative_zero(rows: Rows, aside: Rows) -> str:
-    plain = [r for r in rows if r.value is None or not is_negative(r.value)]
-    kept = [r for r in rows if r not in plain]
-    if not plain:
-        return f"-0 is exact in {_all(rows, aside)}{'.' if aside else NOTHING_LOST}"
-    lose = f"{names(plain, rows)} {_verb(plain, 'has', 'have')} one zero and"
-    drop = _verb(plain, "drops", "drop")
-    if not kept:
-        return f"-0: {lose} {drop} its sign."
-    return f"-0 keeps its sign in {names(kept, rows)}; {lose} {drop} it."
+def _special_fate(asked: Exact, row: FormatRow) -> str:
+    if row.value is None:
+        return "none"
+    if asked == 0:
+        return "kept" if is_negative(row.value) else "sign"
+    if is_finite(row.value):
+        return "cut"
+    return "kept" if row.value == asked or asked != asked else "lost"
 
 
 NOTHING_LOST = ": nothing is lost on this value."
@@ -153,19 +142,15 @@ def _of_number(rows: Rows, aside: Rows) -> str:
     """The sentence about a finite number. `rows` are those of the table without `aside`: formats
     that a statement about every format leaves out."""
     asked = Fraction(rows[0].asked)
-    fates: dict[str, list[FormatRow]] = {name: [] for name in (*CLAUSES, *_WITHOUT_CLAUSE)}
+    fates: dict[str, list[FormatRow]] = {name: [] for name in ("exact", *CLAUSES, "rounded")}
     for row in rows:
         fates[_fate(asked, row)].append(row)
     shown, exact = format_exact(asked, 8), fates["exact"]
     if len(exact) == len(rows):
         return f"{shown} is exact in {_all(rows, aside)}{'.' if aside else NOTHING_LOST}"
-    # A lost number is always mentioned, the others only if no number is lost.
-    said = [name for name in CLAUSES if fates[name]]
-    said = [name for name in said if name in ("high", "zeroed")] or said[:1]
-    clauses = [CLAUSES[name](asked, fates[name], rows) for name in said]
-    if not clauses:
-        clauses.append(_in_range(asked, fates, rows, aside))
-    head, joint = _head(shown, exact, rows, aside), ";"
+    worst = next((name for name in CLAUSES if fates[name]), None)
+    clause = CLAUSES[worst](asked, fates[worst], rows) if worst else _in_range(fates, rows, aside)
+    head, joint = _head(shown, exact, rows), ";"
     if len(rows) == 1 and rows[0].outcome is not FormatOutcome.ROUNDED:
         head, joint = shown, ":"
     elif len(rows) == 1:
@@ -173,7 +158,7 @@ def _of_number(rows: Rows, aside: Rows) -> str:
         head = f"{row.format.title} makes {shown_value(row)} of {shown}, off by {percent(row)}"
     elif near := _near(rows):
         head += f": {near}"
-    return f"{head}{joint} {'; '.join(clauses)}."
+    return f"{head}{joint} {clause}."
 
 
 def _fate(asked: Fraction, row: FormatRow) -> str:
@@ -196,11 +181,7 @@ def _fate(asked: Fraction, row: FormatRow) -> str:
     return "subnormal" if isinstance(fmt, FloatFormat) and size < fmt.min_normal else "rounded"
 
 
-def _head(shown: str, exact: Rows, rows: Rows, aside: Rows) -> str:
-    floats = [r for r in rows if isinstance(r.format, FloatFormat)]
-    if len(rows) > len(floats) > 1 and all(r in exact for r in floats):
-        besides = [r for r in aside if isinstance(r.format, FloatFormat)]
-        return f"{shown} is exact in {_all(floats, besides, 'floating-point format')}"
+def _head(shown: str, exact: Rows, rows: Rows) -> str:
     if len(exact) > _MOST_NAMED:  # the narrowest is enough: wider formats hold the number too
         narrowest = min(_by_themselves(exact), key=lambda r: r.format.bits)
         return f"{shown} is exact in {narrowest.format.title} and {len(exact) - 1} more"
@@ -281,6 +262,14 @@ def _too_small(says: Callable[[FormatRow, Rows], str]) -> Callable[[Fraction, Ro
     return clause
 
 
+def _past_the_end(asked: Fraction, beyond: Rows, rows: Rows) -> str:
+    first = _widest(asked, beyond)
+    return (
+        f"it is half a step or less beyond the end of {names(_led_by(first, beyond), rows)} "
+        f"({first.format.title} ends at {format_rounded(_end(asked, first.format), 5)})"
+    )
+
+
 #: By fate, in the order of what is worse.
 CLAUSES: dict[str, Callable[[Fraction, Rows, Rows], str]] = {
     "high": _too_large,
@@ -294,27 +283,14 @@ CLAUSES: dict[str, Callable[[Fraction, Rows, Rows], str]] = {
     "subnormal": _too_small(
         lambda first, low: f"{_verb(low, 'has', 'have')} only a subnormal with fewer bits for it"
     ),
+    "beyond": _past_the_end,
 }
-_WITHOUT_CLAUSE = ("exact", "beyond", "rounded")
 
 
-def _in_range(asked: Fraction, fates: dict[str, list[FormatRow]], rows: Rows, aside: Rows) -> str:
-    beyond = fates["beyond"]
-    # A smaller step does not move the lowest integer: a number below it comes closer only with a
-    # wider range as well.
-    helped = [r for r in beyond if asked > 0 or isinstance(r.format, FloatFormat)]
-    inexact = {type(r.format) for r in (*fates["rounded"], *helped)}
+def _in_range(fates: dict[str, list[FormatRow]], rows: Rows, aside: Rows) -> str:
+    inexact = {type(row.format) for row in fates["rounded"]}
     wanted = {FloatFormat: "more mantissa bits", IntFormat: "a smaller step"}
     but = f" but that of {names(aside, aside)}" if aside else ""
     where = "it is inside its range" if len(rows) == 1 else f"it is inside every range{but}"
-    if beyond:
-        first = _widest(asked, beyond)
-        others = f" and inside every other range{but}" if len(rows) > len(beyond) else ""
-        where = (
-            f"it is half a step or less beyond the end of {names(_led_by(first, beyond), rows)} "
-            f"({first.format.title} ends at {format_rounded(_end(asked, first.format), 5)}){others}"
-        )
-    if not inexact:
-        return f"{where} and rounds to that, as between two steps"
     means = " or ".join(words for kind, words in wanted.items() if kind in inexact)
     return f"{where}, so {means} would bring it closer, not a wider range"

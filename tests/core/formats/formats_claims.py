@@ -74,12 +74,7 @@ class Table:
         if text.startswith("every"):
             kind, _, but = text.partition(" but ")
             named = set(self.by_title)
-            if kind == "every floating-point format here":
-                named = {t for t in named if isinstance(self.by_title[t].format, FloatFormat)}
-                # Besides the floating-point formats, others may be exact or not.
-                expected = {t for t in expected if t in named}
-            else:
-                assert kind == "every format here"
+            assert kind == "every format here"
             assert named - (set(but.split(", ")) if but else set()) == expected
             return
         named, count = [], 0
@@ -105,16 +100,8 @@ class Table:
 
 def check(sentence: str, rows) -> None:
     table, asked = Table(rows), rows[0].asked
-    if is_nan(asked):
-        if table.of("no code"):
-            table.all_of(
-                re.match(r"(.*) (has|have) no code for NaN", sentence)[1], table.of("no code")
-            )
-        else:
-            place = re.match("NaN stays NaN in (.*), and in every", sentence)[1]
-            table.all_of(place, table.of("kept"))
-    elif is_infinite(asked):
-        check_infinity(sentence, table, asked)
+    if is_nan(asked) or is_infinite(asked):
+        check_special(sentence, table)
     else:
         notes = re.findall(
             r"(?:^| )([A-Z0-9]+), a scale format, has no (zero|sign) and gives (\S+)\.", sentence
@@ -127,44 +114,32 @@ def check(sentence: str, rows) -> None:
             return
         body = sentence.partition(" E8M0, a scale")[0].removesuffix(".")
         if isinstance(asked, float):
-            check_negative_zero(body, table)
+            check_special(body, table)
         else:
             check_number(body, table, asked)
 
 
-def check_infinity(sentence: str, table: Table, asked: float) -> None:
+def check_special(sentence: str, table: Table) -> None:
+    """Of NaN, an infinity or -0."""
     claims = {
-        "kept": r"inf survives in (.*?)[;.]",
-        "cut": r"(?:^|: |; )([^;:]*?) cuts? it to the (?:largest|lowest) number "
-        r"\((?:(.*): )?(\S+)\)",
-        "NaN": r"(?:^|: |; )([^;:]*?) turns? it into NaN",
-        "no code": r"(?:^|: |; )([^;:]*?) (?:has|have) no code for it",
+        "kept": "keeps? it",
+        "exact": "keeps? it",
+        "sign lost": "(?:has|have) one zero and drops? its sign",
+        "cut": r"cuts? it to (?:(?!the)(\S+)|the end of their range \((\S+) in (.*)\))",
+        "NaN": "turns? it into NaN",
+        "no code": "(?:has|have) no code for it",
     }
+    clauses = sentence.partition(": ")[2].partition(". ")[0].removesuffix(".").split("; ")
     for name, pattern in claims.items():
-        found, formats = re.search(pattern, sentence), table.of(name)
-        assert bool(found) == bool(formats)
-        if found:
-            table.all_of(found[1], formats)
-            if name == "cut":
-                assert ("largest" in found[0]) == (asked > 0)
-                title = found[2] or found[1]
-                assert found[3] == format_rounded(table.by_title[title].value, 5)
-    assert ("A cut hides" in sentence) == bool(table.of("cut"))
-
-
-def check_negative_zero(body: str, table: Table) -> None:
-    kept, lost = table.of("exact"), table.of("sign lost")
-    if not lost:
-        table.all_of(re.match("-0 is exact in ([^:]*)", body)[1], kept)
-        return
-    found = re.fullmatch(
-        r"-0(?: keeps its sign in (.*?);|:) (.*) (?:has|have) one zero and drops? (?:it|its sign)",
-        body,
-    )
-    table.all_of(found[2], lost)
-    assert bool(found[1]) == bool(kept)
-    if kept:
-        table.all_of(found[1], kept)
+        formats = table.of(name)
+        found = [m for clause in clauses if (m := re.fullmatch(f"(.*?) {pattern}", clause))]
+        assert bool(found) == bool(formats) or name in ("kept", "exact")
+        if formats:
+            table.all_of(found[0][1], formats)
+        if formats and name == "cut":
+            title = found[0][4] or found[0][1]
+            assert (found[0][2] or found[0][3]) == format_rounded(table.by_title[title].value, 5)
+    assert len(clauses) == len({*table.fates.values()} - {"aside"})
 
 
 def check_number(body: str, table: Table, asked: Fraction) -> None:
@@ -197,10 +172,7 @@ CLAIMS = {
     "zeroed": r"(.*) gives? 0, so (multiply .*)",
     "lifted": r"(.*) (?:has|have) no number that small \((.*) gives (\S+)\), so (multiply .*)",
     "subnormal": r"(.*) (?:has|have) only a subnormal with fewer bits for it, so (multiply .*)",
-    "beyond": r"it is half a step or less beyond the end of (.*?) \((.*) ends at (\S+)\)"
-    r"( and inside every other range(?: but that of (.*))?)?"
-    r"(?:, so (.*) would bring it closer, not a wider range| and rounds to that, as between two "
-    r"steps)",
+    "beyond": r"it is half a step or less beyond the end of (.*?) \((.*) ends at (\S+)\)",
     "inside": r"it is inside (?:its|every) range(?: but that of (.*))?, so (.*) would bring it "
     r"closer, not a wider range",
 }
@@ -232,12 +204,9 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
     for name, found in said_of.items():
         if name != "inside":
             table.all_of(found[1], table.of(name))
-    # A lost number is always mentioned; the other outcomes only if no number is lost.
-    worst = [name for name in ("high", "zeroed") if table.of(name)]
-    for name in ("lifted", "subnormal", "beyond"):
-        if not worst and table.of(name):
-            worst = [name]
-    assert list(said_of) == (worst or ["inside"])
+    # Only the worst is mentioned.
+    worst = [name for name in ("high", "zeroed", "lifted", "subnormal", "beyond") if table.of(name)]
+    assert list(said_of) == (worst[:1] or ["inside"])
     for name in ("high", "beyond"):
         if found := said_of.get(name):
             fmt = table.by_title[found[2]].format
@@ -262,22 +231,14 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
             assert full <= abs(asked) * by < 2 * full
             if name == "lifted":
                 assert found[3] == format_rounded(table.by_title[found[2]].value, 5)
-    if found := said_of.get("beyond") or said_of.get("inside"):
-        wanted, but = found.groups()[-1], found.groups()[-2]
-        wanted = wanted or ""
-        inexact = [table.by_title[t].format for t in table.of("beyond", "rounded")]
-        # The lowest integer has no smaller neighbour to move to, see the test above.
-        lowest = [f for f in inexact if isinstance(f, IntFormat) and asked < f.min]
-        inexact = [f for f in inexact if f not in lowest]
-        assert ("mantissa" in wanted) == any(isinstance(f, FloatFormat) for f in inexact)
-        assert ("step" in wanted) == any(isinstance(f, IntFormat) for f in inexact)
+    if found := said_of.get("inside"):
+        wanted, but = found[2], found[1]
+        kinds = {type(table.by_title[title].format) for title in table.of("rounded")}
+        assert ("mantissa" in wanted) == (FloatFormat in kinds)
+        assert ("step" in wanted) == (IntFormat in kinds)
         asked_of = [r for t, r in table.by_title.items() if table.fates[t] != "aside"]
-        inside = [r.format.min <= asked <= r.format.max for r in asked_of]
-        assert all(inside) == ("inside" in said_of)
-        if any(inside) and len(inside) > 1:
-            assert (but or "") == ", ".join(table.of("aside"))
-        if "beyond" in said_of:
-            assert any(inside) == bool(found[4])
+        assert all(r.format.min <= asked <= r.format.max for r in asked_of)
+        assert len(asked_of) == 1 or (but or "") == ", ".join(table.of("aside"))
 
 
 def end_of(row: FormatRow) -> Fraction:

@@ -57,37 +57,33 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("0", None, ["0 is exact in every format here but E8M0.",
                      "E8M0, a scale format, has no zero and gives 5.8775e-39."]),
         ("0", TRAINING, ["nothing is lost on this value."]),
-        ("nan", None, ["E3M2, E2M3 and 6 more have no code for NaN"]),
-        ("nan", TRAINING, ["NaN stays NaN in every format here"]),
-        ("inf", TRAINING, ["inf survives in FP32, BF16 and 2 more",
-                           "E4M3 cuts it to the largest number (448)"]),
+        ("nan", None, ["E3M2, E2M3 and 6 more have no code for it. Find where it"]),
+        ("nan", TRAINING, ["NaN: FP32, BF16 and 3 more keep it."]),
+        ("inf", TRAINING, ["inf: FP32, BF16 and 2 more keep it; E4M3 cuts it to 448. Find"]),
         ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
         ("7", (E2M1,), ["E2M1 makes 6 of 7, off by 14%", "half a step or less beyond the end of "
-                         "E2M1 (E2M1 ends at 6), so more mantissa bits"]),
-        ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
-        ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "a smaller step would"]),
+                         "E2M1 (E2M1 ends at 6)."]),
+        ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448)."]),
+        ("127.4", (INT8,), ["half a step or less beyond", "ends at 127"]),
         ("2.4", (INT8,), ["INT8 makes 2 of 2.4, off by 17%; it is inside its range, so a "
                            "smaller step"]),
-        ("0.5", None, ["0.5 is exact in every floating-point format here; the integers give "
-                       "0, so multiply by 2 or more"]),
-        ("-0.5", None, ["every floating-point format here but E8M0; the integers give 0"]),
-        ("2", None, ["2 is exact in every floating-point format here; MXINT8 cannot reach it "
-                     "(MXINT8 ends at 1.9844"]),
+        ("0.5", None, ["0.5 is exact in E2M1 and ", "the integers give 0, so multiply by"]),
+        ("2", None, ["MXINT8 cannot reach it (MXINT8 ends at 1.9844"]),
         ("-1", None, ["-1 is exact in every format here but E8M0. E8M0, a scale format, has no "
                       "sign and gives NaN."]),
         ("6", None, ["6 is exact in E2M1 and 17 more: E3M0 is off by 33%; MXINT8 cannot reach"]),
-        ("-0", None, ["-0 keeps its sign in FP64, FP32 and 11 more; E4M3FNUZ, E5M2FNUZ and 5 "
-                      "more have one zero and drop it.", "E8M0, a scale format, has no zero"]),
+        ("-0", None, ["-0: FP64, FP32 and 11 more keep it; E4M3FNUZ, E5M2FNUZ and 5 more have "
+                      "one zero and drop its sign.", "E8M0, a scale format, has no zero"]),
         ("8", None, ["E2M3, E2M1 and 2 more cannot reach it"]),
         ("-1", (E8M0,), ["-1: E8M0, a scale format, has no sign and gives NaN."]),
         ("0", (E8M0,), ["0: E8M0, a scale format, has no zero and gives 5.8775e-39."]),
         ("1e-40", (E8M0,), ["1e-40: E8M0 has no number that small", "multiply by 64 or more"]),
-        ("inf", (INT8,), ["inf: INT8 cuts it to the largest number (127)."]),
-        ("-inf", (FP16, INT8, INT4), ["-inf survives in FP16; the integers cut it to the lowest "
-                                      "number (INT8: -128)."]),
-        ("nan", (INT8, E2M1), ["INT8 and E2M1 have no code for NaN"]),
+        ("inf", (INT8,), ["inf: INT8 cuts it to 127."]),
+        ("-inf", (FP16, INT8, INT4), ["-inf: FP16 keeps it; the integers cut it to the end of "
+                                      "their range (-128 in INT8)."]),
+        ("nan", (INT8, E2M1), ["NaN: INT8 and E2M1 have no code for it."]),
         ("464", (E4M3, FP16), ["beyond the end of E4M3"]),
-        ("-8.1", (INT4,), ["beyond the end of INT4 (INT4 ends at -8) and rounds to that"]),
+        ("-8.1", (INT4,), ["beyond the end of INT4 (INT4 ends at -8)."]),
         ("0.01", (E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by 2"]),
     ],
 )  # fmt: skip
@@ -116,7 +112,7 @@ def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> 
 
 def test_without_saturation_integers_have_nothing_for_infinity() -> None:
     assert said("inf", (INT8, INT4), saturate=False) == (
-        "inf: the integers have no code for it. Look for the overflow it came from."
+        "inf: the integers have no code for it. Find where it comes from before casting."
     )
 
 
