@@ -72,55 +72,25 @@ MXINT8 = IntFormat(
     note="OCP element in steps of 1/64; -2 is a code that may be left unused",
 )
 
-#: Every format by its name, in display order.
+#: Every format by its name, in display order: that of the definitions above.
 FORMATS: dict[str, Format] = {
-    fmt.name: fmt
-    for fmt in (
-        FP64,
-        FP32,
-        TF32,
-        BF16,
-        FP16,
-        E4M3,
-        E5M2,
-        E4M3_IEEE,
-        E3M4,
-        E4M3FNUZ,
-        E5M2FNUZ,
-        E4M3B11FNUZ,
-        E3M2,
-        E2M3,
-        E2M1,
-        E3M0,
-        E8M0,
-        INT16,
-        INT8,
-        INT4,
-        MXINT8,
-    )
+    fmt.name: fmt for fmt in tuple(vars().values()) if isinstance(fmt, FloatFormat | IntFormat)
 }
 
 #: What other libraries call the same formats.
 _ALIASES = {
-    "float64": "fp64",
-    "double": "fp64",
-    "float32": "fp32",
-    "float": "fp32",
+    **dict.fromkeys(("float64", "double"), "fp64"),
+    **dict.fromkeys(("float32", "float"), "fp32"),
+    **dict.fromkeys(("float16", "half"), "fp16"),
     "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
     "e4m3fn": "e4m3",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
     "float8_e4m3": "e4m3-ieee",
-    "float8_e3m4": "e3m4",
-    "float8_e4m3fnuz": "e4m3fnuz",
-    "float8_e5m2fnuz": "e5m2fnuz",
-    "float8_e4m3b11fnuz": "e4m3b11fnuz",
-    "float6_e3m2fn": "e3m2",
-    "float6_e2m3fn": "e2m3",
-    "float4_e2m1fn": "e2m1",
     "float8_e8m0fnu": "e8m0",
+    **{f"float8_{name}": name for name in ("e5m2", "e3m4", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz")},
+    **{
+        f"float{bits}_{name}fn": name
+        for bits, name in ((8, "e4m3"), (6, "e3m2"), (6, "e2m3"), (4, "e2m1"))
+    },
 }
 
 

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -25,7 +25,7 @@ from qtui_core.schemes.formats import (
     SCHEME_FORMATS,
     Family,
 )
-from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerModel
+from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerModel, size_of
 from qtui_core.schemes.text import SCHEME_OPTIONS, scheme_arguments
 
 #: The most bits of a format whose codes are shown one by one.
@@ -76,7 +76,8 @@ class Scheme:
             object.__setattr__(self, "granularity", SCHEME_FORMATS[self.format].default)
         if self.scale_rule == "":
             object.__setattr__(self, "scale_rule", self.scale_rules[0])
-        _check(self)
+        for refusal in _refusals(self):
+            raise UsageError(refusal)
 
     @property
     def family(self) -> Family:
@@ -115,98 +116,66 @@ class Scheme:
         return cls(**scheme_arguments(text))
 
 
-def _check(scheme: Scheme) -> None:
-    """Raises UsageError for an impossible combination."""
-    _check_granularity(scheme)
-    _check_scale(scheme)
-    _check_nesting(scheme)
-    _check_rounding(scheme)
-    _check_outliers(scheme)
-
-
-def _check_granularity(scheme: Scheme) -> None:
-    refusal = refused_granularity(scheme.format, scheme.granularity)
-    if refusal is not None:
-        raise UsageError(refusal)
-
-
-def _check_scale(scheme: Scheme) -> None:
-    name = scheme.format
-    if scheme.scale_rule not in scheme.scale_rules:
-        if scheme.scale_rule not in (*ALL_SCALE_RULES, "absmax"):
-            raise UsageError(
-                f"Unknown scale rule {scheme.scale_rule!r}; rules are {', '.join(ALL_SCALE_RULES)}."
-            )
-        whose = _INTEGERS if scheme.scale_rule in SCALE_RULES[Family.INTEGER] else "the mx formats"
-        raise UsageError(
-            f"{name} cannot use the scale rule {scheme.scale_rule}: it is for {whose}."
+def _refusals(scheme: Scheme) -> Iterator[str]:
+    """Sentences: why a combination is impossible."""
+    name, rule, family = scheme.format, scheme.scale_rule, scheme.family
+    if refusal := refused_granularity(name, scheme.granularity):
+        yield refusal
+    # The scale and the zero point.
+    if rule not in (*ALL_SCALE_RULES, "absmax"):
+        yield f"Unknown scale rule {rule!r}; rules are {', '.join(ALL_SCALE_RULES)}."
+    elif rule not in scheme.scale_rules:
+        whose = _INTEGERS if rule in SCALE_RULES[Family.INTEGER] else "the mx formats"
+        yield f"{name} cannot use the scale rule {rule}: it is for {whose}."
+    if not scheme.symmetric and family is not Family.INTEGER:
+        yield f"{name} has no zero point: asym is for {_INTEGERS}."
+    elif not scheme.symmetric and rule != "absmax":
+        yield (
+            f"asym and {rule} exclude each other: an asymmetric scale comes from min and max, so "
+            f"name one of the two."
         )
-    if not scheme.symmetric:
-        if scheme.family is not Family.INTEGER:
-            raise UsageError(f"{name} has no zero point: asym is for {_INTEGERS}.")
-        if scheme.scale_rule != "absmax":
-            raise UsageError(
-                f"asym and {scheme.scale_rule} exclude each other: an asymmetric scale comes "
-                f"from min and max, so name one of the two."
-            )
-    elif scheme.float_zero_point:
-        raise UsageError("zpfloat is a kind of zero point, and sym has none: write asym:zpfloat.")
-
-
-def _check_nesting(scheme: Scheme) -> None:
-    if not scheme.double_quantization:
-        if scheme.nested_block != NESTED_BLOCK:
-            raise UsageError("A nested block belongs to double quantization: write dq with it.")
-        return
-    if scheme.family is not Family.CODEBOOK:
-        raise UsageError(f"dq is for nf4 and fp4; {scheme.format} has no absmax to nest.")
-    if not 1 <= scheme.nested_block <= MAX_DOUBLE_QUANTIZED_BLOCK:
-        raise UsageError(
-            f"dq{scheme.nested_block} is not possible: a constant is shared by 1 to "
-            f"{MAX_DOUBLE_QUANTIZED_BLOCK} scales."
+    if scheme.symmetric and scheme.float_zero_point:
+        yield "zpfloat is a kind of zero point, and sym has none: write asym:zpfloat."
+    # Double quantization.
+    nested, most = scheme.nested_block, MAX_DOUBLE_QUANTIZED_BLOCK
+    if not scheme.double_quantization and nested != NESTED_BLOCK:
+        yield "A nested block belongs to double quantization: write dq with it."
+    elif scheme.double_quantization and family is not Family.CODEBOOK:
+        yield f"dq is for nf4 and fp4; {name} has no absmax to nest."
+    elif not 1 <= nested <= most:
+        yield f"dq{nested} is not possible: a constant is shared by 1 to {most} scales."
+    elif scheme.double_quantization and (size_of(scheme.granularity) or 0) > most:
+        yield (
+            f"dq takes blocks of at most {most}, as in bitsandbytes; {scheme.granularity} is "
+            f"larger."
         )
-    if isinstance(scheme.granularity, PerBlock) and (
-        scheme.granularity.size > MAX_DOUBLE_QUANTIZED_BLOCK
-    ):
-        raise UsageError(
-            f"dq takes blocks of at most {MAX_DOUBLE_QUANTIZED_BLOCK}, as in "
-            f"bitsandbytes; {scheme.granularity} is larger."
-        )
-
-
-def _check_rounding(scheme: Scheme) -> None:
-    name = scheme.format
+    # Rounding.
     if scheme.rounding not in ROUNDINGS:
-        raise UsageError(
-            f"Unknown rounding {scheme.rounding!r}; roundings are {', '.join(ROUNDINGS)}."
+        yield f"Unknown rounding {scheme.rounding!r}; roundings are {', '.join(ROUNDINGS)}."
+    elif scheme.rounding != "nearest" and family in (Family.CODEBOOK, Family.TERNARY):
+        yield f"{name} rounds to the nearest level and has no {scheme.rounding}."
+    elif scheme.rounding != "nearest" and rule == "signed":
+        yield (
+            f"signed is GGUF's rule with its own rounding; {scheme.rounding} goes with absmax, "
+            f"full or asym."
         )
-    if scheme.rounding != "nearest":
-        if scheme.family in (Family.CODEBOOK, Family.TERNARY):
-            raise UsageError(f"{name} rounds to the nearest level and has no {scheme.rounding}.")
-        if scheme.scale_rule == "signed":
-            raise UsageError(
-                f"signed is GGUF's rule with its own rounding; {scheme.rounding} goes with "
-                f"absmax, full or asym."
-            )
     if scheme.seed and scheme.rounding != "stochastic":
-        raise UsageError("A seed belongs to stochastic rounding: write stochastic with it.")
+        yield "A seed belongs to stochastic rounding: write stochastic with it."
     if not 0 <= scheme.seed <= MAX_SEED:
-        raise UsageError(f"A seed is a whole number from 0 to {MAX_SEED:,}; got {scheme.seed}.")
-
-
-def _check_outliers(scheme: Scheme) -> None:
+        yield f"A seed is a whole number from 0 to {MAX_SEED:,}; got {scheme.seed}."
+    # Columns in 16 bits.
     threshold = scheme.outlier_threshold
     if threshold is None:
         return
-    if scheme.family is not Family.INTEGER:
-        raise UsageError(f"{scheme.format} has no outlier columns: outliers is for {_INTEGERS}.")
+    if family is not Family.INTEGER:
+        yield f"{name} has no outlier columns: outliers is for {_INTEGERS}."
     if isinstance(scheme.granularity, PerModel | PerColumn):
-        raise UsageError(
+        yield (
             f"Outlier columns are taken out of scales that they share with others, and per "
-            f"{scheme.granularity} that is not so: write {scheme.format}:row:outliers{threshold:g}."
+            f"{scheme.granularity} that is not so: write {name}:row:outliers{threshold:g}."
         )
     if not (math.isfinite(threshold) and threshold > 0):
-        raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
+        yield f"An outlier threshold is a magnitude above 0; got {threshold:g}."
 
 
 def check_countable(scheme: Scheme) -> None:
@@ -233,35 +202,23 @@ def check_side_by_side(schemes: Sequence[Scheme]) -> None:
 def refused_granularity(name: str, granularity: Granularity | None) -> str | None:
     """A sentence: why the format `name` cannot have this granularity; None if it can."""
     fmt = SCHEME_FORMATS[name]
-    match fmt.family:
-        case Family.CAST:
-            if granularity is not None:
-                return (
-                    f"{name} is a cast without a scale, so it takes no granularity: write just "
-                    f"{name}."
-                )
-        case Family.CODEBOOK:
-            if not isinstance(granularity, PerBlock):
-                return (
-                    f"{name} cannot be scaled per {granularity}: bitsandbytes defines it over "
-                    f"blocks of the flattened tensor, so write {name}:block64 or another size."
-                )
-        case Family.MICROSCALING | Family.TWO_LEVEL:
-            if granularity != fmt.default:
-                return (
-                    f"{name} is defined with {fmt.default} and nothing else: write just {name}, "
-                    f"or {_free_element(name)}:{granularity}, which has scales in 32 bits."
-                )
-        case Family.TERNARY:
-            if isinstance(granularity, PerModel):
-                return (
-                    f"{name} has no scale per model: its scale is a mean magnitude, and of a "
-                    f"model only the extremes are known; write {name}:tensor."
-                )
+    if fmt.family is Family.CAST and granularity is not None:
+        return f"{name} is a cast without a scale, so it takes no granularity: write just {name}."
+    if fmt.family is Family.CODEBOOK and not isinstance(granularity, PerBlock):
+        return (
+            f"{name} cannot be scaled per {granularity}: bitsandbytes defines it over blocks of "
+            f"the flattened tensor, so write {name}:block64 or another size."
+        )
+    if fmt.family in FIXED_GRANULARITY and granularity != fmt.default:
+        # The format with the same elements and any granularity.
+        free = fmt.element if fmt.element not in (None, name) else "int8"
+        return (
+            f"{name} is defined with {fmt.default} and nothing else: write just {name}, or "
+            f"{free}:{granularity}, which has scales in 32 bits."
+        )
+    if fmt.family is Family.TERNARY and isinstance(granularity, PerModel):
+        return (
+            f"{name} has no scale per model: its scale is a mean magnitude, and of a model only "
+            f"the extremes are known; write {name}:tensor."
+        )
     return None
-
-
-def _free_element(name: str) -> str:
-    """The format with the same elements as a microscaling format, but with any granularity."""
-    element = SCHEME_FORMATS[name].element
-    return element if element is not None and element != name else "int8"
