@@ -24,7 +24,7 @@ CEILINGS = {
     "qtui/screen": 7659,
     "qtui/tui": 20927,
     "qtui_core/conformance": 1721,
-    "qtui_core/formats, schemes": 2847,
+    "qtui_core/formats, schemes": 2789,
     "qtui_core/inspection, evaluation": 7401,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16986,

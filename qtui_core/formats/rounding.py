@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from fractions import Fraction
 
-from qtui_core.dataclass import dataclass
-
 #: Most random bits per value: with these the array version stays within 64-bit integers.
 MAX_RANDOM_BITS = 32
 
@@ -30,16 +28,6 @@ class Rounding(StrEnum):
     STOCHASTIC = "stochastic"
 
 
-@dataclass(frozen=True)
-class Casting:
-    """How values are converted into a format: rounding, overflow and random bits."""
-
-    rounding: Rounding
-    saturate: bool
-    #: How many random bits each value comes with; only STOCHASTIC uses them.
-    random_bit_count: int = 0
-
-
 def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
     """Whether the mode never moves a number of this sign away from zero."""
     return (
@@ -50,29 +38,29 @@ def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
 
 
 def moves_away_from_zero(
-    how: Casting, fraction: Fraction, *, odd: bool, negative: bool, random_bits: int = 0
+    rounding: Rounding, fraction: Fraction, *, odd: bool, negative: bool, draw: tuple[int, int]
 ) -> bool:
     """Whether a magnitude that lies `fraction` of the way from one representable magnitude to the
     next (0 <= fraction < 1) becomes the next one.
 
     `odd` says whether the last significand bit of the lower magnitude is 1.
 
-    STOCHASTIC adds `random_bits`, a number of k = `how.random_bit_count` bits, to the first k bits
-    of the fraction and looks at the carry: of all 2^k patterns exactly floor(fraction · 2^k) round
-    away. With k at least the number of dropped bits this is the hardware recipe "add random bits
-    below the mantissa, then truncate".
+    STOCHASTIC adds `draw[0]`, a number of k = `draw[1]` bits, to the first k bits of the fraction
+    and looks at the carry: of all 2^k patterns exactly floor(fraction · 2^k) round away. With k at
+    least the number of dropped bits this is the hardware recipe "add random bits below the
+    mantissa, then truncate".
     """
     if fraction == 0:
         return False
-    match how.rounding:
+    match rounding:
         case Rounding.NEAREST_EVEN:
             return fraction > _HALF or (fraction == _HALF and odd)
         case Rounding.NEAREST_AWAY:
             return fraction >= _HALF
         case Rounding.STOCHASTIC:
-            kept = (fraction.numerator << how.random_bit_count) // fraction.denominator
-            return kept + random_bits >= 1 << how.random_bit_count
-    return not rounds_toward_zero(how.rounding, negative)
+            kept = (fraction.numerator << draw[1]) // fraction.denominator
+            return kept + draw[0] >= 1 << draw[1]
+    return not rounds_toward_zero(rounding, negative)
 
 
 def check_random_bits(rounding: Rounding, random_bits: int, random_bit_count: int) -> None:

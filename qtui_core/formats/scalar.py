@@ -36,7 +36,6 @@ from typing import SupportsFloat
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats.rounding import (
-    Casting,
     Rounding,
     check_random_bits,
     moves_away_from_zero,
@@ -152,13 +151,14 @@ def encode(
     infinity for integers that wrap), ValueError if the random bits are missing or do not fit.
     """
     check_random_bits(rounding, random_bits, random_bit_count)
-    how = Casting(rounding, fmt.saturates if saturate is None else saturate, random_bit_count)
+    how = rounding, fmt.saturates if saturate is None else saturate
+    draw = random_bits, random_bit_count
     given = exact(value)
     if isinstance(given, float) and math.isnan(given):
         return _encode_nan(fmt, negative=is_negative(given))
     if isinstance(fmt, IntFormat):
-        return _encode_int(fmt, given, how, random_bits)
-    return _encode_float(fmt, given, how, random_bits)
+        return _encode_int(fmt, given, *how, draw)
+    return _encode_float(fmt, given, *how, draw)
 
 
 def _encode_nan(fmt: Format, negative: bool) -> int:
@@ -167,9 +167,11 @@ def _encode_nan(fmt: Format, negative: bool) -> int:
     return fmt.nan_code | (fmt.sign_bit if negative else 0)
 
 
-def _encode_float(fmt: FloatFormat, value: Exact, how: Casting, random_bits: int) -> int:
+def _encode_float(
+    fmt: FloatFormat, value: Exact, rounding: Rounding, saturate: bool, draw: tuple[int, int]
+) -> int:
     negative = is_negative(value)
-    saturate = how.saturate or fmt.specials is Specials.FINITE
+    saturate = saturate or fmt.specials is Specials.FINITE
     if value == 0:
         if fmt.has_zero:
             return fmt.sign_bit if negative and fmt.has_negative_zero else 0
@@ -184,13 +186,9 @@ def _encode_float(fmt: FloatFormat, value: Exact, how: Casting, random_bits: int
     else:
         code, fraction = unbounded_code(fmt, abs(value))
         code += moves_away_from_zero(
-            how,
-            fraction,
-            odd=is_odd(fmt, code),
-            negative=negative,
-            random_bits=random_bits,
+            rounding, fraction, odd=is_odd(fmt, code), negative=negative, draw=draw
         )
-        overflows_to_max |= rounds_toward_zero(how.rounding, negative)
+        overflows_to_max |= rounds_toward_zero(rounding, negative)
 
     if code > fmt.max_code:
         if overflows_to_max:
@@ -247,11 +245,13 @@ def floor_log2(magnitude: Fraction) -> int:
     return exponent - (over > magnitude.numerator << -exponent)
 
 
-def _encode_int(fmt: IntFormat, value: Exact, how: Casting, random_bits: int) -> int:
+def _encode_int(
+    fmt: IntFormat, value: Exact, rounding: Rounding, saturate: bool, draw: tuple[int, int]
+) -> int:
     negative = is_negative(value)
     lowest, highest = int(fmt.min / fmt.step), int(fmt.max / fmt.step)
     if isinstance(value, float) and value != 0:  # an infinity
-        if not how.saturate:
+        if not saturate:
             raise UsageError(
                 f"{fmt.title} has no infinity to wrap. Saturate, or replace the infinity first."
             )
@@ -260,13 +260,9 @@ def _encode_int(fmt: IntFormat, value: Exact, how: Casting, random_bits: int) ->
         steps = abs(Fraction(value)) / fmt.step
         count = steps.numerator // steps.denominator
         count += moves_away_from_zero(
-            how,
-            steps - count,
-            odd=is_odd(fmt, count),
-            negative=negative,
-            random_bits=random_bits,
+            rounding, steps - count, odd=is_odd(fmt, count), negative=negative, draw=draw
         )
         count = -count if negative else count
-        if how.saturate:
+        if saturate:
             count = min(max(count, lowest), highest)
     return count & (fmt.code_count - 1)

@@ -30,8 +30,34 @@ class Specials(Enum):
     FINITE = "finite numbers only"
 
 
+class Width:
+    """What follows from the bits of a code."""
+
+    bits: int
+    signed: bool
+    padding_bits: int = 0
+
+    @cached_property
+    def storage_bits(self) -> int:
+        """Bits of the word that a code is stored in."""
+        return self.bits + self.padding_bits
+
+    @cached_property
+    def code_count(self) -> int:
+        return 1 << self.bits
+
+    @cached_property
+    def sign_bit(self) -> int:
+        """The code with only the sign bit set, 0 for an unsigned format."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    def word(self, code: int) -> int:
+        """The stored word of a code."""
+        return code << self.padding_bits
+
+
 @dataclass(frozen=True)
-class FloatFormat:
+class FloatFormat(Width):
     """A binary floating-point format: sign, exponent field, mantissa field, from high to low.
 
     A code with exponent field E > 0 and mantissa field M has the value
@@ -69,27 +95,9 @@ class FloatFormat:
     # --- width
 
     @cached_property
-    def bits(self) -> int:
+    def bits(self) -> int:  # type: ignore[override]
         """Bits of a code."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
-
-    @cached_property
-    def storage_bits(self) -> int:
-        """Bits of the word that a code is stored in."""
-        return self.bits + self.padding_bits
-
-    @cached_property
-    def code_count(self) -> int:
-        return 1 << self.bits
-
-    @cached_property
-    def sign_bit(self) -> int:
-        """The code with only the sign bit set, 0 for an unsigned format."""
-        return 1 << (self.bits - 1) if self.signed else 0
-
-    def word(self, code: int) -> int:
-        """The stored word of a code."""
-        return code << self.padding_bits
 
     # --- which special values it has
 
@@ -199,7 +207,7 @@ class FloatFormat:
 
 
 @dataclass(frozen=True)
-class IntFormat:
+class IntFormat(Width):
     """Two's-complement (or unsigned) integers counting steps of 2^-fraction_bits.
 
     Overflow saturates unless told otherwise; without saturation it wraps modulo 2^bits, as a
@@ -220,22 +228,6 @@ class IntFormat:
     def __post_init__(self) -> None:
         if self.bits < 1 + int(self.signed):
             raise ValueError(f"{self.name}: {self.bits} bits leave no room for a number")
-
-    @cached_property
-    def storage_bits(self) -> int:
-        return self.bits
-
-    @cached_property
-    def code_count(self) -> int:
-        return 1 << self.bits
-
-    @cached_property
-    def sign_bit(self) -> int:
-        return 1 << (self.bits - 1) if self.signed else 0
-
-    def word(self, code: int) -> int:
-        """The stored word of a code: the code itself."""
-        return code
 
     @cached_property
     def step(self) -> Fraction:

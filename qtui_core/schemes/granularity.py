@@ -13,7 +13,9 @@ A tensor of any rank is seen as a matrix `[rows, columns]` whose rows are the ou
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -23,80 +25,74 @@ from qtui_core.errors import UsageError
 MAX_SIZE = 1 << 20
 
 
+class _Named:
+    """A granularity is written as its word and its sizes: `row`, `group64`, `tile128x128`."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an impossible size."""
+        size, kind = math.prod(vars(self).values()), self.kind
+        if not 1 <= size <= MAX_SIZE:
+            raise UsageError(
+                f"A {kind} of {size:,} elements is not possible: the size of a {kind} is from 1 to "
+                f"{MAX_SIZE:,}."
+            )
+
+    @property
+    def kind(self) -> str:
+        """Its word."""
+        return type(self).__name__.removeprefix("Per").lower()
+
+    def __str__(self) -> str:
+        return self.kind + "x".join(map(str, vars(self).values()))
+
+
 @dataclass(frozen=True)
-class PerModel:
+class PerModel(_Named):
     """One scale for all tensors of the model: `[rows, columns]` -> scale `[1]`. Its bits count for
     the model, not for a tensor."""
 
-    def __str__(self) -> str:
-        return "model"
-
 
 @dataclass(frozen=True)
-class PerTensor:
+class PerTensor(_Named):
     """One scale for the tensor: `[rows, columns]` -> scale `[1]`."""
 
-    def __str__(self) -> str:
-        return "tensor"
-
 
 @dataclass(frozen=True)
-class PerRow:
+class PerRow(_Named):
     """One scale for each row, that is each output channel of a weight: `[rows, columns]` -> scale
     `[rows, 1]`."""
 
-    def __str__(self) -> str:
-        return "row"
-
 
 @dataclass(frozen=True)
-class PerColumn:
+class PerColumn(_Named):
     """One scale for each column: `[rows, columns]` -> scale `[1, columns]`."""
 
-    def __str__(self) -> str:
-        return "column"
-
 
 @dataclass(frozen=True)
-class PerGroup:
+class PerGroup(_Named):
     """One scale for `size` consecutive elements of a row: `[rows, columns]` -> scale
     `[rows, ceil(columns / size)]`. The last group of a row may be short; no group spans
     two rows."""
 
     size: int
 
-    def __post_init__(self) -> None:
-        _check_size("group", self.size)
-
-    def __str__(self) -> str:
-        return f"group{self.size}"
-
 
 @dataclass(frozen=True)
-class PerBlock:
+class PerBlock(_Named):
     """One scale for `size` consecutive elements of the flattened tensor, across rows, as in
     bitsandbytes: n elements -> scale `[ceil(n / size)]`. The last block may be short."""
 
     size: int
 
-    def __post_init__(self) -> None:
-        _check_size("block", self.size)
-
-    def __str__(self) -> str:
-        return f"block{self.size}"
-
 
 @dataclass(frozen=True)
-class PerToken:
+class PerToken(_Named):
     """One scale for each token of an activation `[..., tokens, features]`: scale
     `[elements / features, 1]`. For a weight that is not a convolution it is the same as PerRow."""
 
-    def __str__(self) -> str:
-        return "token"
-
 
 @dataclass(frozen=True)
-class PerTile:
+class PerTile(_Named):
     """One scale for a tile of `rows` by `columns` elements of the matrix: `[R, C]` -> scale
     `[ceil(R / rows), ceil(C / columns)]`; tiles at the edges may be smaller. DeepSeek-V3 stores its
     FP8 weights with tiles of 128 x 128. A tensor is read one row of tiles at a time, so `rows`
@@ -105,12 +101,6 @@ class PerTile:
     rows: int
     columns: int
 
-    def __post_init__(self) -> None:
-        _check_size("tile", self.rows * self.columns)
-
-    def __str__(self) -> str:
-        return f"tile{self.rows}x{self.columns}"
-
 
 Granularity = PerModel | PerTensor | PerRow | PerColumn | PerToken | PerGroup | PerBlock | PerTile
 
@@ -118,11 +108,16 @@ GRANULARITY_HELP = (
     "model, tensor, row, column, token, group128, block64 or tile128x128 (with any size)"
 )
 
-_PLAIN: dict[str, Granularity] = {
-    str(g): g for g in (PerModel(), PerTensor(), PerRow(), PerColumn(), PerToken())
+_BY_WORD: dict[str, type[Any]] = {
+    made.__name__.removeprefix("Per").lower(): made
+    for made in (PerModel, PerTensor, PerRow, PerColumn, PerToken, PerGroup, PerBlock, PerTile)
 }
-_SIZED = re.compile(r"(group|block)(-?[0-9]*)")
-_TILE = re.compile(r"tile([0-9]{1,9})x([0-9]{1,9})")
+#: Those that have sizes: what must follow the word, and an example.
+_SIZES = {
+    "group": ("([0-9]{1,9})", f"a size from 1 to {MAX_SIZE:,}", "group64"),
+    "block": ("([0-9]{1,9})", f"a size from 1 to {MAX_SIZE:,}", "block64"),
+    "tile": ("([0-9]{1,9})x([0-9]{1,9})", "two sizes", "tile128x128"),
+}
 
 
 def parse_granularity(text: str) -> Granularity | None:
@@ -130,53 +125,24 @@ def parse_granularity(text: str) -> Granularity | None:
 
     Raises UsageError if it names one with an impossible size.
     """
-    if text in _PLAIN:
-        return _PLAIN[text]
-    if text.startswith("tile"):
-        tile = _TILE.fullmatch(text)
-        if tile is None:
-            raise UsageError(f"{text!r} needs two sizes after the word, for example tile128x128.")
-        return PerTile(int(tile.group(1)), int(tile.group(2)))
-    match = _SIZED.fullmatch(text)
-    if match is None:
+    word = re.split("-?[0-9]", text, maxsplit=1)[0]
+    if word not in _BY_WORD or (word != text and word not in _SIZES):
         return None
-    kind, digits = match.groups()
-    if not digits.isdigit() or len(digits) > 9:
-        raise UsageError(
-            f"{text!r} needs a size from 1 to {MAX_SIZE:,} right after the word, "
-            f"for example {kind}64."
-        )
-    return PerGroup(int(digits)) if kind == "group" else PerBlock(int(digits))
+    pattern, what, example = _SIZES.get(word, ("", "", ""))
+    sizes = re.fullmatch(pattern, text.removeprefix(word))
+    if sizes is None:
+        raise UsageError(f"{text!r} needs {what} right after the word, for example {example}.")
+    granularity: Granularity = _BY_WORD[word](*map(int, sizes.groups()))
+    return granularity
 
 
 def kind_of(granularity: Granularity) -> str:
     """The word of a granularity without its size: `group`, `block`, `row`. For a tile that is not
     square, the whole text."""
-    match granularity:
-        case PerGroup():
-            return "group"
-        case PerBlock():
-            return "block"
-        case PerTile(rows, columns) if rows == columns:
-            return "tile"
-        case _:
-            return str(granularity)
+    return granularity.kind if size_of(granularity) else str(granularity)
 
 
 def size_of(granularity: Granularity | None) -> int | None:
     """The size of a group, a block or a square tile; None for all others."""
-    match granularity:
-        case PerGroup(size) | PerBlock(size):
-            return size
-        case PerTile(rows, columns) if rows == columns:
-            return rows
-        case _:
-            return None
-
-
-def _check_size(kind: str, size: int) -> None:
-    if not 1 <= size <= MAX_SIZE:
-        raise UsageError(
-            f"A {kind} of {size:,} elements is not possible: the size of a {kind} is from 1 "
-            f"to {MAX_SIZE:,}."
-        )
+    sizes: set[int] = set() if granularity is None else set(vars(granularity).values())
+    return sizes.pop() if len(sizes) == 1 else None
