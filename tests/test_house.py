@@ -28,7 +28,7 @@ CEILINGS = {
     "qtui_core/inspection, evaluation": 7401,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16988,
-    "qtui_core/models, loading, packed": 5447,
+    "qtui_core/models, loading, packed": 5440,
     "qtui_core/quant": 6605,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5081,

@@ -12,7 +12,7 @@ from qtui_core.errors import ModelError
 from qtui_core.models.files.layout import CONFIG, WeightFiles
 from qtui_core.models.files.local import unreadable
 from qtui_core.models.files.pickles import PICKLE_SUFFIXES, refusal
-from qtui_core.models.opening import Folder, open_at, read_config
+from qtui_core.models.places import Folder, open_at, read_config
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.source import ModelSource
 

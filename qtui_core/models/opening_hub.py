@@ -12,7 +12,7 @@ from qtui_core.models import hub
 from qtui_core.models.files.layout import WeightFiles, choose_weights
 from qtui_core.models.files.local import LocalFile, read_header
 from qtui_core.models.files.safetensors import Header
-from qtui_core.models.opening import Folder, Headers, named_files, open_at, read_config
+from qtui_core.models.places import Folder, Headers, named_files, open_at, read_config
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource, TensorFile
 
