@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -19,6 +18,7 @@ from qtui_core.activations.observers import ActivationRecord, ModuleRecord, Side
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require
+from qtui_core.job import Cancelled, Job
 from qtui_core.loading.text import Text
 from qtui_core.loading.tokens import (
     Tokenizer,
@@ -28,7 +28,6 @@ from qtui_core.loading.tokens import (
     token_budget,
 )
 from qtui_core.models import ModelSource
-from qtui_core.quant import Cancelled
 
 #: Modules whose captured rows are kept. A module takes up to 4 x 32 MiB (two sides, two texts).
 MODULES_KEPT = 4
@@ -37,8 +36,6 @@ MODULES_KEPT = 4
 RUN_FROM = 0.1
 
 Records = dict[str, ModuleRecord]
-#: Is called with the current activity in words, and the progress from 0 to 1.
-Stage = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,36 +156,35 @@ class Captures:
         source: ModelSource,
         tensors: list[str],
         text: Text,
-        stage: Stage,
-        cancelled: Callable[[], bool],
+        job: Job,
     ) -> list[Capture]:
         """Runs the model on a text and keeps both sides of the modules of these weights. Modules
-        that were captured with the same text before are not captured again.
-
+        that were captured with the same text before are not captured again. Each stage is reported
+        once in words.
 
         Raises:
-            Cancelled: `cancelled()` was true, or another model was opened meanwhile.
+            Cancelled: as `job` says, or another model was opened meanwhile.
             QtuiError: the model cannot be run, or its forward pass failed.
         """
         opened, running = self._opened, self._running
         if running is None or running.source is not source:
             require("Letting a model read a text", "torch", "transformers")
-            stage("starting torch", 0.0)
+            job.at(0.0, words="starting torch")
             from qtui_core.loading.model import load_model
 
-            stage("loading the model", 0.05)
+            job.at(0.05, words="loading the model")
             loaded = load_model(source)
             running = _Running(source, loaded, Tokenizer(loaded))
             self._keep_running(running, opened)
         if text not in running.windows:
-            stage("reading the text", 0.08)
+            job.at(0.08, words="reading the text")
             running.windows = {text: self._split(running, text)}
         wanted = [name for name in tensors if not self._has(model, name, text)]
         modules = {name: running.loaded.module_of(name) for name in wanted}
         if wanted:
             chosen = sorted(set(modules.values()))
             started = time.monotonic()
-            first, second = _run_both(running, text, chosen, stage, cancelled)
+            first, second = _run_both(running, text, chosen, job)
             seconds = time.monotonic() - started
             for name, module in modules.items():
                 found = Capture(
@@ -239,30 +235,18 @@ class Captures:
 
 
 def _run_both(
-    running: _Running,
-    text: Text,
-    modules: list[str],
-    stage: Stage,
-    cancelled: Callable[[], bool],
+    running: _Running, text: Text, modules: list[str], job: Job
 ) -> tuple[Records, Records | None]:
     """Runs the model on both texts; there may be no held-out text."""
     from qtui_core.activations.capture import capture
 
-    calibration, held_out = running.windows[text]
-    total = calibration.tokens + (held_out.tokens if held_out is not None else 0)
-
-    def run(windows: Windows, words: str, done: int) -> Records:
-        def heard(fraction: float) -> None:
-            share = (done + fraction * windows.tokens) / total
-            stage(f"running on the {words} text", RUN_FROM + (1 - RUN_FROM) * share)
-
-        heard(0.0)
-        return capture(running.loaded, windows, modules, progress=heard, cancelled=cancelled)
-
-    first = run(calibration, "calibration", 0)
-    if held_out is None:
-        return first, None
-    return first, run(held_out, "held-out", calibration.tokens)
+    texts = [windows for windows in running.windows[text] if windows is not None]
+    records = []
+    parts = job.part(RUN_FROM, 1.0).parts([windows.tokens for windows in texts])
+    for windows, part, words in zip(texts, parts, ("calibration", "held-out"), strict=False):
+        part.at(0.0, words=f"running on the {words} text")
+        records.append(capture(running.loaded, windows, modules, job=part))
+    return records[0], records[1] if len(records) > 1 else None
 
 
 def _words(text: Text, tokenizer: Tokenizer) -> str:

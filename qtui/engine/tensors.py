@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.errors import ModelError
+from qtui_core.job import IDLE, Job
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
 from qtui_core.models.files.arrays import decoder, read_float32
 from qtui_core.models.files.local import LocalFile
@@ -30,10 +31,10 @@ class OpenModels:
         self._source: ModelSource | None = None
         self._remote: RemoteRows | None = None
 
-    def open(self, text: str, progress: Callable[[int, int], None] | None = None) -> ModelSource:
-        """Opens a model, even if it is open already. `progress` is called with the number of
-        headers read and of all files. Raises ModelError, and what `progress` raises."""
-        source = open_model(text, progress=progress)
+    def open(self, text: str, job: Job = IDLE) -> ModelSource:
+        """Opens a model, even if it is open already. Raises ModelError, and Cancelled as `job`
+        says."""
+        source = open_model(text, job=job)
         with self._lock:
             # The old source is not closed, because a lane may still read from it.
             self._text, self._source, self._remote = text, source, None

@@ -7,18 +7,20 @@ Observer. Nothing else of the forward pass is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
 
 from qtui_core.activations.observers import ActivationRecord, EvenSample, ModuleRecord, Observer
 from qtui_core.errors import QtuiError
+from qtui_core.job import IDLE, Job
 from qtui_core.loading.hooks import hooked
 from qtui_core.loading.model import LoadedModel
 from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
-from qtui_core.quant import Cancelled
 from qtui_core.quant.elements import Float32
 
 #: Bytes of rows kept of the inputs, and of the outputs, of a module over one text.
@@ -28,7 +30,6 @@ BATCH_TOKENS = 1024
 #: A smaller model than this runs in one thread: its operations are so short that waiting for a
 #: second thread on a busy machine would take longer.
 THREADED_PARAMETERS = 50_000_000
-_MISSING_OPERATION = "not implemented for"
 
 
 def capture(
@@ -39,8 +40,7 @@ def capture(
     keep_bytes: int = KEEP_BYTES,
     keep_outputs: bool = True,
     histogram: bool = True,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    job: Job = IDLE,
 ) -> dict[str, ModuleRecord]:
     """Inputs and outputs of linear modules while the model reads the windows.
 
@@ -50,84 +50,59 @@ def capture(
             kept; `Observed.second_moment` and the other numbers still cover all tokens.
         keep_outputs: whether rows of the outputs are kept as well as those of the inputs.
         histogram: whether to keep the histogram that percentiles need, 4 MiB for each side.
-        progress: called with the fraction done, in (0, 1], between batches.
-        cancelled: called before each batch.
+        job: hears of the tokens that were read, after each batch.
 
     If the CPU has no kernel for an operation in the model's dtype, the run starts again in float32,
     and `loaded.note` says so.
 
     Raises:
-        Cancelled: `cancelled()` was true.
+        Cancelled: as `job` says.
         QtuiError: the forward pass failed (the sentence names the module), or a module was never
             reached.
     """
     kept = (keep_bytes, keep_bytes if keep_outputs else 0)
-    probes = {name: _Probe(kept, histogram=histogram) for name in modules}
-    try:
-        _run(loaded, windows, probes, progress, cancelled)
-    except _MissingOperation as error:
-        loaded.use_float32(printable(str(error)))
-        return capture(
-            loaded,
-            windows,
-            modules,
-            keep_bytes=keep_bytes,
-            keep_outputs=keep_outputs,
-            histogram=histogram,
-            progress=progress,
-            cancelled=cancelled,
-        )
-    by_name = dict(loaded.model.named_modules())
-    return {
-        name: probe.record(name, type(by_name[name]).__name__) for name, probe in probes.items()
-    }
+    while True:
+        probes = {name: _Probe(kept, histogram=histogram) for name in modules}
+        try:
+            _run(loaded, windows, probes, job)
+        except _MissingOperation as error:  # only of 16 bits, so at most once
+            loaded.use_float32(printable(str(error)))
+        else:
+            return {
+                name: probe.record(name, type(loaded.model.get_submodule(name)).__name__)
+                for name, probe in probes.items()
+            }
 
 
-def _run(
-    loaded: LoadedModel,
-    windows: Windows,
-    probes: dict[str, _Probe],
-    progress: Callable[[float], None] | None,
-    cancelled: Callable[[], bool] | None,
-) -> None:
+def _run(loaded: LoadedModel, windows: Windows, probes: dict[str, _Probe], job: Job) -> None:
     # The logits of all tokens are often the largest tensor, and are not needed here.
     base = loaded.model.base_model
     inside = {id(module) for module in base.modules()}
     chosen = {name: loaded.model.get_submodule(name) for name in probes}
     head = any(id(module) not in inside for module in chosen.values())
     runner = loaded.model if head else base
-    batches = list(_batches(windows, 1 if head else BATCH_TOKENS))
     settings = {"use_cache": False} if hasattr(loaded.model.config, "use_cache") else {}
-    parameters = sum(p.numel() for p in loaded.model.parameters())
-    if parameters < THREADED_PARAMETERS:
+    if sum(p.numel() for p in loaded.model.parameters()) < THREADED_PARAMETERS:
         torch.set_num_threads(1)
     done = 0
+    job.check()
     with hooked(chosen, lambda name, x, y: probes[name].see(x, y)), torch.inference_mode():
-        for batch in batches:
-            if cancelled is not None and cancelled():
-                raise Cancelled("The work was cancelled.")
+        for batch in _batches(windows, 1 if head else BATCH_TOKENS):
             try:
                 runner(input_ids=torch.from_numpy(batch), **settings)
             except Exception as error:  # a model's code may raise anything
                 raise _refusal(loaded, error) from error
             done += batch.size
-            if progress is not None:
-                progress(done / windows.tokens)
+            job.at(done, windows.tokens)
 
 
 def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
     """Consecutive windows of equal length, stacked to `[windows, length]`, so that none is
     padded."""
-    waiting: list[np.ndarray] = []
-    for ids in windows.ids:
-        if waiting and (
-            ids.size != waiting[0].size or (len(waiting) + 1) * ids.size > max(tokens, ids.size)
-        ):
-            yield np.stack(waiting)
-            waiting = []
-        waiting.append(ids)
-    if waiting:
-        yield np.stack(waiting)
+    for size, group in groupby(windows.ids, len):
+        ids, most = list(group), max(1, tokens // max(1, size))
+        for start in range(0, len(ids), most):
+            yield np.stack(ids[start : start + most])
 
 
 class _Probe:
@@ -139,16 +114,14 @@ class _Probe:
         self._histogram = histogram
         self._sides: list[tuple[Observer, EvenSample]] = []
 
-    def see(self, values: torch.Tensor, output: torch.Tensor) -> None:
-        rows = [_rows(values), _rows(output)]
+    def see(self, *sides: torch.Tensor) -> None:
+        """The input and the output of a forward pass, `[..., features]`."""
+        rows = [_rows(values) for values in sides]
         if not self._sides:
-            self._sides = [
-                (
-                    Observer(side.shape[1], histogram=self._histogram),
-                    EvenSample(side.shape[1], kept // (4 * side.shape[1])),
-                )
-                for side, kept in zip(rows, self._keep_bytes, strict=True)
-            ]
+            for side, kept in zip(rows, self._keep_bytes, strict=True):
+                width = side.shape[1]
+                observer = Observer(width, histogram=self._histogram)
+                self._sides.append((observer, EvenSample(width, kept // (4 * width))))
         for side, (observer, sample) in zip(rows, self._sides, strict=True):
             observer.add(side)
             sample.add(side)
@@ -158,9 +131,7 @@ class _Probe:
             raise QtuiError(
                 f"No token reached {printable(module)}: the model does not use it for this text."
             )
-        sides = [
-            ActivationRecord(observer.observed(), sample.rows()) for observer, sample in self._sides
-        ]
+        sides = (ActivationRecord(seen.observed(), sample.rows()) for seen, sample in self._sides)
         return ModuleRecord(module, kind, *sides)
 
 
@@ -177,11 +148,8 @@ class _MissingOperation(Exception):
 
 def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
     """The exception to raise for a failed forward pass."""
-    if (
-        isinstance(error, RuntimeError | NotImplementedError)
-        and _MISSING_OPERATION in str(error)
-        and loaded.model.dtype in (torch.bfloat16, torch.float16)
-    ):
+    half = loaded.model.dtype in (torch.bfloat16, torch.float16)
+    if half and isinstance(error, RuntimeError) and "not implemented for" in str(error):
         named = re.match(r'"(\w+)"', str(error))
         return _MissingOperation(named.group(1) if named else "operation")
     lines = str(error).strip().splitlines()
@@ -195,8 +163,7 @@ def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
 def _failing_module(loaded: LoadedModel, error: Exception) -> str:
     """The innermost module whose code was running when the exception was raised."""
     names = {id(module): name for name, module in loaded.model.named_modules()}
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        found = names.get(id(trace.tb_frame.f_locals.get("self")), "") or found
-        trace = trace.tb_next
-    return printable(found) or type(loaded.model).__name__
+    innermost = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        innermost = names.get(id(frame.f_locals.get("self"))) or innermost
+    return printable(innermost) or type(loaded.model).__name__

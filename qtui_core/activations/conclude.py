@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qtui_core.activations.observers import Float64, Observed
+from qtui_core.activations.observers import Observed
 from qtui_core.activations.output_error import OutputError
 from qtui_core.activations.ranges import RANGED, RangeReport
 from qtui_core.quant.columns import MIN_ROWS, STANDS_OUT, ColumnMagnitude, ColumnStatistics
@@ -28,9 +28,8 @@ _MORE_BITS = "take a format with more bits"
 
 def columns_of(observed: Observed) -> ColumnStatistics:
     """The channels of an activation as columns, over all tokens, not only the kept ones."""
-    absmax = observed.channel_absmax.astype(float)
-    rms = observed.second_moment**0.5
-    medians = (_median(absmax), _median(rms))
+    absmax, rms = observed.channel_absmax.astype(float), observed.second_moment**0.5
+    medians = (float(np.median(side)) if side.size else 0.0 for side in (absmax, rms))
     return ColumnStatistics(observed.tokens, absmax, rms, *medians)
 
 
@@ -42,8 +41,7 @@ def standing_out(columns: ColumnStatistics) -> list[ColumnMagnitude]:
 
 def channels_in_words(columns: ColumnStatistics) -> str:
     """Which channels stand out from the median channel, in words."""
-    found = standing_out(columns)
-    total = columns.absmax.size
+    outstanding, total = standing_out(columns), columns.absmax.size
     if not columns.absmax.any():
         return "every value is zero"
     if not columns.median_absmax:
@@ -51,13 +49,13 @@ def channels_in_words(columns: ColumnStatistics) -> str:
         return f"{hold} all of its values other than zero, of {total:,} channels"
     if columns.rows < MIN_ROWS:
         return f"{plural(columns.rows, 'token')} cannot tell whether a channel stands out"
-    if not found:
+    if not outstanding:
         largest = columns.largest(1)[0]
         return f"no channel stands out (the largest is {largest.absmax_ratio:.2g}x the median)"
-    times = f"{found[0].absmax_ratio:.3g}x the median"
-    if len(found) == 1:
-        return f"channel {found[0].column:,} of {total:,} reaches {times}"
-    return f"{len(found):,} of {total:,} channels reach up to {times}"
+    times = f"{outstanding[0].absmax_ratio:.3g}x the median"
+    if len(outstanding) == 1:
+        return f"channel {outstanding[0].column:,} of {total:,} reaches {times}"
+    return f"{len(outstanding):,} of {total:,} channels reach up to {times}"
 
 
 def conclude_ranges(
@@ -73,40 +71,34 @@ def conclude_ranges(
         if nonfinite == columns.rows * columns.absmax.size:
             return f"{subject}: {lost}; none is finite, so there is nothing to quantize."
         start = f"{subject}: {lost}. Of the finite rest: {channels_in_words(columns)}"
-    first = reports[0].way.scheme
-    if first.family not in RANGED:
-        cast = first.family is Family.CAST
+    scheme = reports[0].way.scheme
+    if scheme.family not in RANGED:
+        cast = scheme.family is Family.CAST
         why = "a cast has no scales" if cast else "its scales come from the values themselves"
-        return (
-            f"{start}; {first} keeps {_words(_kept(reports[0]))} and needs no calibration, "
-            f"because {why}."
-        )
-    dynamic = [r for r in reports if r.way.kind == "dynamic"]
+        kept = _words(_kept(reports[0]))
+        return f"{start}; {scheme} keeps {kept} and needs no calibration, because {why}."
+    dynamic = max((r for r in reports if r.way.kind == "dynamic"), key=_rank)
     fixed = [r for r in reports if r.way.kind == "static"]
-    free = max(dynamic, key=lambda r: _rank(_kept(r)))
-    keeps = f"{first.format} {free.way.words} keeps {_words(_kept(free))}"
-    if not fixed:
-        return f"{start}; {keeps}."
-    static = fixed[0]
-    best = max(fixed, key=lambda r: _rank(_kept(r)))
-    unseen = " on text it has not seen" if static.held_out is not None else ""
+    first, best = fixed[0], max(fixed, key=_rank)
+    keeps = f"{scheme.format} {dynamic.way.words} keeps {_words(_kept(dynamic))}"
+    unseen = " on text it has not seen" if first.held_out is not None else ""
     drop = ""
-    if static.loss_db is not None and static.loss_db >= SLIGHT_DB:
-        drop = f", {static.loss_db:.1f} dB less than on the calibration text"
-    told = f"a static {static.way.words} range {_words(_kept(static))}{unseen}{drop}"
-    advice = _advice(free, best, static)
-    return f"{start}; {keeps}, {told}: {advice}."
+    if first.loss_db is not None and first.loss_db >= SLIGHT_DB:
+        drop = f", {first.loss_db:.1f} dB less than on the calibration text"
+    static = f"a static {first.way.words} range {_words(_kept(first))}{unseen}{drop}"
+    return f"{start}; {keeps}, {static}: {_advice(dynamic, best, first)}."
 
 
-def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
-    name = best.way.words if best is static else f"{best.way.words} of the magnitudes"
-    if _rank(_kept(best)) >= _rank(_kept(free)) - ENOUGH_DB:
+def _advice(dynamic: RangeReport, best: RangeReport, first: RangeReport) -> str:
+    """What to use: `dynamic`, or `best` of the static ranges, of which `first` is min-max."""
+    name = best.way.words if best is first else f"{best.way.words} of the magnitudes"
+    if _rank(best) >= _rank(dynamic) - ENOUGH_DB:
         advice = f"the static range from {name} is enough, and costs nothing at run time"
-    elif _rank(_kept(best)) < _rank(_kept(static)) + SLIGHT_DB:
-        advice = f"use {free.way.words}"
+    elif _rank(best) < _rank(first) + SLIGHT_DB:
+        advice = f"use {dynamic.way.words}"
     else:
-        advice = f"use {free.way.words}; fixed, {name} is better ({_words(_kept(best))})"
-    most = max(_rank(_kept(free)), _rank(_kept(best)))
+        advice = f"use {dynamic.way.words}; fixed, {name} is better ({_words(_kept(best))})"
+    most = max(_rank(dynamic), _rank(best))
     if most < NOTHING_DB:
         return "nothing is left of it, so look at its values first"
     return advice if most >= POOR_DB else f"{advice}, though it is little: {_MORE_BITS}"
@@ -120,16 +112,16 @@ def conclude_output(
     alone = (weights.sqnr_db, activations.sqnr_db)
     if alone == (None, None):
         return f"Output under {label}: exact, as are the weights and the activations."
-    start = (
-        f"Output under {label}: {_words(both.sqnr_db, 'exact')} (weights alone "
-        f"{_words(alone[0], 'exact')}, activations alone {_words(alone[1], 'exact')})"
-    )
-    gap = _rank(alone[1]) - _rank(alone[0])
+    gap = _or_exact(alone[1]) - _or_exact(alone[0])
+    decide = "both count, improve both"
     if gap >= DECIDES_DB:
-        return f"{start}: the weights decide, give them the bits."
-    if gap <= -DECIDES_DB:
-        return f"{start}: the activations decide, give them bits or finer scales."
-    return f"{start}: both count, improve both."
+        decide = "the weights decide, give them the bits"
+    elif gap <= -DECIDES_DB:
+        decide = "the activations decide, give them bits or finer scales"
+    return (
+        f"Output under {label}: {_words(both.sqnr_db, 'exact')} (weights alone "
+        f"{_words(alone[0], 'exact')}, activations alone {_words(alone[1], 'exact')}): {decide}."
+    )
 
 
 def _kept(report: RangeReport) -> float | None:
@@ -137,13 +129,13 @@ def _kept(report: RangeReport) -> float | None:
     return (report.held_out or report.calibration).sqnr_db
 
 
-def _rank(sqnr_db: float | None) -> float:
+def _rank(report: RangeReport) -> float:
+    return _or_exact(_kept(report))
+
+
+def _or_exact(sqnr_db: float | None) -> float:
     return float("inf") if sqnr_db is None else sqnr_db
 
 
 def _words(sqnr_db: float | None, exact: str = "everything") -> str:
     return exact if sqnr_db is None else f"{db_text(sqnr_db)} dB"
-
-
-def _median(values: Float64) -> float:
-    return float(np.median(values)) if values.size else 0.0

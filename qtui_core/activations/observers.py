@@ -6,7 +6,7 @@ An `Observer` sees every token and keeps a few numbers per channel and one histo
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -72,23 +72,17 @@ class Observer:
 
     def add(self, x: Float32) -> None:
         """Adds tokens, float32 `[tokens, features]`."""
-        if not x.size:
-            return
-        self._tokens += x.shape[0]
         finite = np.isfinite(x)
         missing = x.size - int(np.count_nonzero(finite))
-        if missing:
-            self._nonfinite += missing
-            self._count(x[finite])
-            if missing == x.size:
-                return
-            self._low = min(self._low, float(x[finite].min()))
-            self._high = max(self._high, float(x[finite].max()))
-            x = np.where(finite, x, np.float32(0))
-        else:
-            self._low = min(self._low, float(x.min()))
-            self._high = max(self._high, float(x.max()))
-            self._count(x.reshape(-1))
+        values = x[finite] if missing else x.reshape(-1)
+        self._tokens += x.shape[0]
+        self._nonfinite += missing
+        if not values.size:
+            return
+        self._low = min(self._low, float(values.min()))
+        self._high = max(self._high, float(values.max()))
+        self._count(values)
+        x = np.where(finite, x, np.float32(0)) if missing else x
         np.maximum(self._absmax, np.abs(x).max(axis=0), out=self._absmax)
         self._squares += np.einsum("ij,ij->j", x, x, dtype=np.float64)
 
@@ -117,73 +111,42 @@ class Observer:
         )
 
 
-class RangeRule(Protocol):
-    """How the range of a fixed scale is chosen from what was observed."""
+@dataclass(frozen=True)
+class RangeRule:
+    """How the range of a fixed scale is chosen from what was observed: from the smallest to the
+    largest value (min-max); or, with `percent` (above 50), without 100 - `percent` per cent of the
+    elements: if symmetric, those with the largest magnitudes (as the histogram calibrators of
+    TensorRT and ModelOpt do), otherwise half of them at each end.
+
+    A percentile is exact for bfloat16 values. For float32 values the bound may be too small by up
+    to 2^-10 of itself (see BINS). It is never wider than min-max.
+    """
+
+    percent: float | None = None
 
     @property
     def words(self) -> str:
-        """Its name for people."""
+        return "min-max" if self.percent is None else f"{self.percent:g}%"
 
     def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
         """The range (low, high); (-a, a) if `symmetric`. Raises UsageError if no finite value was
-        observed, or if something that the rule needs was not kept."""
-
-
-@dataclass(frozen=True)
-class MinMax:
-    """From the smallest to the largest observed value; if symmetric, from minus to plus the
-    absmax."""
-
-    @property
-    def words(self) -> str:
-        return "min-max"
-
-    def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
+        observed; ValueError for a percentile of what has no histogram."""
         if observed.min is None or observed.max is None:
             raise UsageError("No finite value was seen, so there is no range.")
-        if symmetric:
-            largest = max(-observed.min, observed.max)
-            return -largest, largest
-        return observed.min, observed.max
-
-
-@dataclass(frozen=True)
-class Percentile:
-    """A range that leaves out 100 - `percent` per cent of the elements. If symmetric, those with
-    the largest magnitudes (as the histogram calibrators of TensorRT and ModelOpt do), otherwise
-    half of them at each end.
-
-    Exact for bfloat16 values. For float32 values the bound may be too small by up to 2^-10 of
-    itself (see BINS). Never wider than the range of min-max.
-    """
-
-    percent: float
-
-    def __post_init__(self) -> None:
-        if not 50 < self.percent <= 100:
-            raise UsageError(
-                f"A percentile of a range is above 50 and at most 100; got {self.percent:g}."
-            )
-
-    @property
-    def words(self) -> str:
-        return f"{self.percent:g}%"
-
-    def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
+        if self.percent is None:
+            low, high = observed.min, observed.max
+            return (-max(-low, high), max(-low, high)) if symmetric else (low, high)
         counts = observed.counts
         if counts is None:
-            raise UsageError("Percentiles need a histogram, and none was kept.")
+            raise ValueError("Percentiles need a histogram, and none was kept.")
         total = int(counts.sum())
-        if not total:
-            raise UsageError("No finite value was seen, so there is no range.")
         if symmetric:
             magnitudes = counts[_HALF:] + counts[:_HALF][::-1]
             largest = _value(_HALF + _nearest_rank(magnitudes, self.percent / 100 * total))
             return -largest, largest
-        outside = (100 - self.percent) / 200 * total
-        high = _value(_nearest_rank(counts, total - outside))
-        low = _value(BINS - 1 - _nearest_rank(counts[::-1], total - outside))
-        return low, high
+        inside = total - (100 - self.percent) / 200 * total
+        low = _value(BINS - 1 - _nearest_rank(counts[::-1], inside))
+        return low, _value(_nearest_rank(counts, inside))
 
 
 def _nearest_rank(counts: Int64, rank: float) -> int:
@@ -210,26 +173,19 @@ class EvenSample:
         self._features = features
         self._seen = 0
         self._parts: list[Float32] = []
-        self._kept = 0
 
     def add(self, x: Float32) -> None:
         """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
-        first = -self._seen % self.stride
-        self._seen += x.shape[0]
         if not self.capacity:
             return
-        while self._kept + len(range(first, x.shape[0], self.stride)) > self.capacity:
-            self._thin()
-            first = -(self._seen - x.shape[0]) % self.stride
-        part = x[first :: self.stride].copy()
-        if part.shape[0]:
-            self._parts.append(part)
-            self._kept += part.shape[0]
-
-    def _thin(self) -> None:
-        kept = self.rows()[::2].copy()
-        self._parts, self._kept = [kept], kept.shape[0]
-        self.stride *= 2
+        while True:
+            part = x[-self._seen % self.stride :: self.stride]
+            if sum(map(len, self._parts)) + len(part) <= self.capacity:
+                break
+            self._parts = [self.rows()[::2].copy()]
+            self.stride *= 2
+        self._parts.append(part.copy())
+        self._seen += x.shape[0]
 
     def rows(self) -> Float32:
         """The kept rows in order, float32 `[kept, features]`."""

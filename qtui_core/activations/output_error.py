@@ -3,7 +3,7 @@ the tensors alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from qtui_core.activations.observers import Float64
 from qtui_core.activations.ranges import ActivationScheme
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant import Cancelled, Scheme, quantize
+from qtui_core.job import IDLE, Job
+from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import decibels
 
@@ -63,8 +64,7 @@ def output_errors(
     *,
     transposed: bool = False,
     model_absmax: tuple[float, float] | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    job: Job = IDLE,
 ) -> list[list[OutputError]]:
     """The error for each weight scheme (first index) with each activation scheme (second); None
     leaves the weights or the activations unquantized.
@@ -79,7 +79,7 @@ def output_errors(
         model_absmax: as for `quantize`, for weight schemes with granularity `model`.
 
     Raises:
-        Cancelled: `cancelled()` was true.
+        Cancelled: as `job` says.
         UsageError: shapes that do not fit, a weight that is too large, or no tokens.
     """
     inputs = weight.shape[0] if transposed else weight.shape[1]
@@ -93,18 +93,18 @@ def output_errors(
     x = x[np.isfinite(x).all(axis=1)]
     if not x.shape[0]:
         raise UsageError("No captured token is finite, so the layer has no output to compare.")
-    steps = 1 + sum(len(activation_schemes) + (s is not None) for s in weight_schemes)
+    quantized = sum(way is not None for way in activation_schemes)
+    steps = 1 + sum(quantized + (scheme is not None) for scheme in weight_schemes)
     done = 0
 
     def product(left: Float32, right: Float32) -> Float32:
         nonlocal done
-        if cancelled is not None and cancelled():
-            raise Cancelled("The work was cancelled.")
         result: Float32 = left @ (right if transposed else right.T)
         done += 1
-        if progress is not None:
-            progress(min(1.0, done / steps))
+        job.at(done, steps)
         return result
+
+    job.check()
 
     y = product(x, weight)
     if bias is not None:

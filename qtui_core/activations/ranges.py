@@ -6,30 +6,24 @@ the range is fixed beforehand from calibration text, and values outside it are c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from qtui_core.activations.observers import (
-    ActivationRecord,
-    MinMax,
-    Observed,
-    Percentile,
-    RangeRule,
-)
+from qtui_core.activations.observers import ActivationRecord, Observed, RangeRule
 from qtui_core.answers.tensors import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.job import Job
+from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import measure
 from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor, PerToken
 from qtui_core.schemes.scheme import Family, Scheme
 
 #: The rules that are compared by default.
-RULES: tuple[RangeRule, ...] = (MinMax(), Percentile(99.99), Percentile(99.9))
+RULES: tuple[RangeRule, ...] = (RangeRule(), RangeRule(99.99), RangeRule(99.9))
 #: Families whose scale can be per token, per tensor, or fixed.
 RANGED = (Family.INTEGER, Family.FLOAT)
 
@@ -68,11 +62,9 @@ class RangeReport:
 
     @property
     def loss_db(self) -> float | None:
-        if self.held_out is None or self.held_out.sqnr_db is None:
-            return None
-        if self.calibration.sqnr_db is None:
-            return None
-        return self.calibration.sqnr_db - self.held_out.sqnr_db
+        first = self.calibration.sqnr_db
+        second = None if self.held_out is None else self.held_out.sqnr_db
+        return None if first is None or second is None else first - second
 
 
 def as_written(scheme: Scheme) -> ActivationScheme:
@@ -94,7 +86,11 @@ def static(scheme: Scheme, rule: RangeRule, observed: Observed) -> ActivationSch
 
     Raises UsageError for a format without a free scale, or if `rule` finds no range.
     """
-    _check_ranged(scheme)
+    if scheme.family not in RANGED:
+        raise UsageError(
+            f"{scheme.format} has no scale that could be fixed beforehand: static ranges are "
+            f"for the integers, int2 to int8, and the scaled floats such as e4m3."
+        )
     fixed = replace(scheme, granularity=PerModel(), outlier_threshold=None)
     extent = rule.range_of(observed, symmetric=scheme.symmetric)
     return ActivationScheme("static", rule.words, fixed, extent)
@@ -118,50 +114,26 @@ def compare_ranges(
     ways: Sequence[ActivationScheme],
     calibration: ActivationRecord,
     held_out: ActivationRecord | None,
-    *,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    job: Job = IDLE,
 ) -> Iterator[RangeReport]:
     """The error of each way on the kept rows of both recordings, each as soon as it is known.
 
-    Raises Cancelled when `cancelled()` is true.
+    Raises Cancelled as `job` says.
     """
-    for done, way in enumerate(ways):
-        first = range_error(calibration.rows, way, cancelled=cancelled)
-        second = None
-        if held_out is not None:
-            second = range_error(held_out.rows, way, cancelled=cancelled)[0]
-        if progress is not None:
-            progress((done + 1) / len(ways))
-        yield RangeReport(way, first[1], first[0], second)
+    unheard = Job(cancelled=job.cancelled)
+    for done, way in enumerate(ways, 1):
+        error, bits = range_error(calibration.rows, way, unheard)
+        other = None if held_out is None else range_error(held_out.rows, way, unheard)[0]
+        job.at(done, len(ways))
+        yield RangeReport(way, bits, error, other)
 
 
-def range_error(
-    x: Float32, way: ActivationScheme, *, cancelled: Callable[[], bool] | None = None
-) -> tuple[RangeError, float]:
+def range_error(x: Float32, way: ActivationScheme, job: Job = IDLE) -> tuple[RangeError, float]:
     """The error of one way on `[tokens, features]`, and its bits of storage per value."""
-    report = measure(x, way.scheme, model_absmax=way.extent, job=Job(cancelled=cancelled))
-    clipped = clipped_share(x, way.extent)
-    if way.extent is None and report.count > report.nonfinite:
-        clipped = report.saturated / (report.count - report.nonfinite)
-    found = RangeError(report.sqnr_db, report.relative_mse, clipped)
-    return found, report.bits_per_parameter
-
-
-def clipped_share(x: Float32, extent: tuple[float, float] | None) -> float:
-    """The share of the finite elements outside a range; 0.0 if there is no range."""
-    if extent is None:
-        return 0.0
-    finite = np.isfinite(x)
-    count = int(np.count_nonzero(finite))
-    low, high = (np.float32(end) for end in extent)
-    outside = int(np.count_nonzero(finite & ((x < low) | (x > high))))
-    return outside / count if count else 0.0
-
-
-def _check_ranged(scheme: Scheme) -> None:
-    if scheme.family not in RANGED:
-        raise UsageError(
-            f"{scheme.format} has no scale that could be fixed beforehand: static ranges are "
-            f"for the integers, int2 to int8, and the scaled floats such as e4m3."
-        )
+    report = measure(x, way.scheme, model_absmax=way.extent, job=job)
+    outside, finite = report.saturated, report.count - report.nonfinite
+    if way.extent is not None:
+        low, high = (np.float32(end) for end in way.extent)
+        outside = int(np.count_nonzero(np.isfinite(x) & ((x < low) | (x > high))))
+    clipped = outside / finite if finite else 0.0
+    return RangeError(report.sqnr_db, report.relative_mse, clipped), report.bits_per_parameter

@@ -10,81 +10,39 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from qtui_core.dataclass import dataclass
-from qtui_core.live.header import PredictedCurve
-from qtui_core.live.series import Moment
-from qtui_core.live.state import PhaseSpan, RunState
+from qtui_core.live.snapshot import PredictedCurve
+from qtui_core.live.state import Moment, PhaseSpan, RunState
 
 
-@dataclass(frozen=True)
-class PlacedMoment:
-    """A moment and its position on the axis of a curve's events."""
-
-    position: float
-    moment: Moment
-
-
-def place(curve: PredictedCurve, phase: str, turn: int, share: float) -> float | None:
-    """The position of a share, 0 to 1, of a phase that occurs for the `turn`-th time (from 0) in
-    its step; None if the curve has no such phase. A turn beyond the last one counts as the last."""
-    return _within(_by_phase(curve).get(phase, ()), turn, share)
-
-
-def _by_phase(curve: PredictedCurve) -> dict[str, list[tuple[int, int]]]:
-    found: dict[str, list[tuple[int, int]]] = {}
-    for name, start, stop in curve.spans:
-        found.setdefault(name, []).append((start, stop))
-    return found
-
-
-def _within(spans: Sequence[tuple[int, int]], turn: int, share: float) -> float | None:
-    if not spans:
-        return None
-    start, stop = spans[min(turn, len(spans) - 1)]
-    return start + share * (stop - start)
-
-
-def column(curve: PredictedCurve, position: float) -> float:
-    """A position on the axis as an index into the points of the curve, which may be a fraction."""
-    points = curve.positions
-    after = bisect_right(points, position)
-    if after == 0 or after == len(points):
-        return float(max(0, after - 1))
-    low, high = points[after - 1], points[after]
-    return after - 1 + (position - low) / (high - low)
-
-
-def aligned(
-    state: RunState, curve: PredictedCurve, steps: range | None = None
-) -> tuple[PlacedMoment, ...]:
-    """The recent moments that lie on the curve, in the order of time; with `steps`, only those of
-    these steps. A phase that is still running is assumed to take as long as last time; if it has
-    never ended, its moments are placed in its middle."""
+def aligned(state: RunState, curve: PredictedCurve) -> tuple[tuple[float, Moment], ...]:
+    """The recent moments that lie on the curve, in the order of time, each after its position on
+    the axis of the curve's events. A phase that is still running is assumed to take as long as last
+    time; if it has never ended, its moments are placed in its middle. A phase that occurs more
+    often in a step than on the curve is placed at its last occurrence."""
     usual = {
         (span.phase, span.turn): span.ended - span.begun
         for span in state.spans
         if span.ended is not None
     }
+    occurrences: dict[str, list[tuple[int, int]]] = {}
+    for name, start, stop in curve.spans:
+        occurrences.setdefault(name, []).append((start, stop))
     begun = attrgetter("begun")
-    places = _by_phase(curve)
-    found = []
+    placed = []
     for moment in state.recent:
-        if moment.step == 0 or (steps is not None and moment.step not in steps):
-            continue
-        span = _span_of(state.spans, moment, bisect_right(state.spans, moment.seconds, key=begun))
-        if span is None:
-            continue
-        share = _share(span, moment.seconds, usual.get((span.phase, span.turn)))
-        position = _within(places.get(span.phase, ()), span.turn, share)
-        if position is not None:
-            found.append(PlacedMoment(position, moment))
-    return tuple(found)
+        before = bisect_right(state.spans, moment.seconds, key=begun)
+        span = _span_of(state.spans[:before], moment) if moment.step else None
+        if span is not None and (places := occurrences.get(span.phase)):
+            start, stop = places[min(span.turn, len(places) - 1)]
+            share = _share(span, moment.seconds, usual.get((span.phase, span.turn)))
+            placed.append((start + share * (stop - start), moment))
+    return tuple(placed)
 
 
-def _span_of(spans: Sequence[PhaseSpan], moment: Moment, before: int) -> PhaseSpan | None:
-    """The span that a moment belongs to, among the first `before`. If one phase ends exactly when
-    the next begins, the name of the phase decides."""
-    for span in reversed(spans[:before]):
+def _span_of(spans: Sequence[PhaseSpan], moment: Moment) -> PhaseSpan | None:
+    """The last of the spans that a moment belongs to. If one phase ends exactly when the next
+    begins, the name of the phase decides."""
+    for span in reversed(spans):
         if (span.step, span.phase) == (moment.step, moment.phase):
             return span
         if span.step < moment.step:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from statistics import median
 
 from qtui_core.dataclass import dataclass
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
+from qtui_core.live.state import COMPARE, RunState
 from qtui_core.memory.replay.record import Component, Phase
 
 #: Components that do not stay between two steps and are not counted there.
-_PASSING = frozenset((Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value))
+_PASSING = (Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value)
 
 
 @dataclass(frozen=True)
@@ -66,35 +65,31 @@ def measured(state: RunState) -> Measured:
     """The figures of a run so far."""
     phases = [phase for phase in state.phases if phase.name != COMPARE]
     marks = [mark for phase in phases for mark in (phase.first, phase.last, phase.most)]
+    # Before the first optimizer state was created.
+    early = [m for m in marks if m.step <= 1 and m.phase not in (Phase.OPTIMIZER, Phase.BETWEEN)]
+    between = state.measured(Phase.BETWEEN)
+    resident = None
+    if between is not None:
+        passing = sum(between.last.held.get(name, 0) for name in _PASSING)
+        resident = between.last.allocated_bytes - passing
     steps = state.steps[1:] or state.steps
     seconds = median(step.step_seconds for step in steps) if steps else None
     return Measured(
         counted=state.counted,
-        peak=max(
-            (phase.most for phase in phases),
-            key=lambda mark: mark.peak_allocated_bytes,
-            default=None,
-        ),
-        resident_bytes=_resident(state.measured(Phase.BETWEEN)),
+        peak=max((p.most for p in phases), key=lambda m: m.peak_allocated_bytes, default=None),
+        resident_bytes=resident,
         peak_reserved_bytes=state.most_reserved,
         process_bytes=state.most_process,
         device_used_bytes=state.most_device,
         context_bytes=_outside(marks),
-        early_context_bytes=_outside(_before_optimizer(marks)),
+        early_context_bytes=_outside(early),
         step_seconds=seconds,
         tokens_per_second=steps[-1].tokens / seconds if seconds else None,
         losses=state.losses,
     )
 
 
-def _resident(between: PhaseMeasured | None) -> int | None:
-    if between is None:
-        return None
-    last = between.last
-    return last.allocated_bytes - sum(last.held.get(name, 0) for name in _PASSING)
-
-
-def _outside(marks: Iterable[PhaseEnded]) -> int | None:
+def _outside(marks: list[PhaseEnded]) -> int | None:
     """Process bytes minus reserved bytes at the mark with the largest process; None if no mark has
     both."""
     known = [
@@ -103,9 +98,3 @@ def _outside(marks: Iterable[PhaseEnded]) -> int | None:
         if mark.process_bytes is not None and mark.reserved_bytes is not None
     ]
     return max(known)[1] if known else None
-
-
-def _before_optimizer(marks: Iterable[PhaseEnded]) -> list[PhaseEnded]:
-    """The marks before the first optimizer state was created."""
-    made = (Phase.OPTIMIZER, Phase.BETWEEN)
-    return [mark for mark in marks if mark.step <= 1 and mark.phase not in made]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
+from qtui_core.live.snapshot import Predicted, PredictedCurve, PredictedPhase
 from qtui_core.memory.advice.fit import Advice, fit_on, largest
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
@@ -30,32 +30,43 @@ def predict(
     workspaces, blocks, segments or context there, so all levels are those of live tensors without
     workspaces. `memory` is the object that `qtui memory --json` prints.
     """
-    timeline = found.timeline
-    most = _levels(found, tensors)
-    peak_phase = found.peak_phase
-    if tensors:
-        peak_phase = max(most, key=lambda name: most[name], default="")
-    peak = max(most.values(), default=0) if tensors else found.peak_allocated_bytes
+    timeline, beyond = found.timeline, {term.name: term.bytes for term in found.beyond}
     workspaces = timeline.held(len(timeline.events)).get(Component.WORKSPACES, 0)
-    beyond = {term.name: term.bytes for term in found.beyond}
+    levels: dict[str, Any]
+    if tensors:
+        live = timeline.bytes_of(set(Component) - {Component.WORKSPACES})
+        most = {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
+        peak = max(most.values(), default=0)
+        levels = {
+            "resident_bytes": found.resident_bytes - workspaces,
+            "peak_allocated_bytes": peak,
+            "peak_phase": max(most, key=lambda name: most[name], default=""),
+            "peak_reserved_bytes": None,
+            "process_bytes": peak,
+            "context_bytes": 0,
+            "workspace_bytes": 0,
+            "counted": "tensors",
+        }
+    else:
+        most = {phase.name: phase.allocated_bytes for phase in found.phases}
+        levels = {
+            "resident_bytes": found.resident_allocated_bytes,
+            "peak_allocated_bytes": found.peak_allocated_bytes,
+            "peak_phase": found.peak_phase,
+            "peak_reserved_bytes": found.peak_reserved_bytes,
+            "process_bytes": found.process_bytes,
+            "context_bytes": beyond.get(CONTEXT, 0),
+            "workspace_bytes": workspaces,
+            "paged_bytes": beyond.get(PAGED, 0),
+        }
     held = _held(timeline, tensors)
     return Predicted(
-        resident_bytes=(
-            found.resident_bytes - workspaces if tensors else found.resident_allocated_bytes
-        ),
-        peak_allocated_bytes=peak,
-        peak_phase=peak_phase,
-        peak_reserved_bytes=None if tensors else found.peak_reserved_bytes,
-        process_bytes=peak if tensors else found.process_bytes,
-        context_bytes=0 if tensors else beyond.get(CONTEXT, 0),
-        workspace_bytes=0 if tensors else workspaces,
         phases=tuple(PredictedPhase(name, nbytes, *held[name]) for name, nbytes in most.items()),
         curve=_curve(found.curve, tensors),
         advice=tuple((entry.change, entry.saves_bytes) for entry in advice),
         warning=warning,
         memory=memory or {},
-        paged_bytes=0 if tensors else beyond.get(PAGED, 0),
-        counted="tensors" if tensors else "allocator",
+        **levels,
     )
 
 
@@ -69,33 +80,22 @@ def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
     if fit.verdict == "fits":
         return ""
     need, have = format_bytes(found.process_bytes), format_bytes(fit.capacity_bytes)
-    has = f"{device.name} has {have}" + (" that no other process uses" if used_bytes else "")
-    said = (
-        f"This run will not fit: it needs {need}, and {has}."
-        if fit.verdict == "no"
-        else f"This run is tight: it needs {need}, give or take "
-        f"{format_bytes(found.uncertainty_bytes)}, and {has}."
-    )
-    if found.shape is None:
-        return said
-    best = largest(found.shape, found.plan, "batch", device)
-    if best.value is None:
-        return (
-            f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
-            "save most."
-        )
-    if best.value == found.plan.batch:  # no larger batch fits either
-        return said
-    return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
-
-
-def _levels(found: Estimate, tensors: bool) -> dict[str, int]:
-    """The peak of each phase, in order of appearance."""
-    if not tensors:
-        return {phase.name: phase.allocated_bytes for phase in found.phases}
-    timeline = found.timeline
-    live = timeline.bytes_of(set(Component) - {Component.WORKSPACES})
-    return {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
+    more = ""
+    if fit.verdict == "no":
+        said = f"This run will not fit: it needs {need}"
+    else:
+        give = format_bytes(found.uncertainty_bytes)
+        said = f"This run is tight: it needs {need}, give or take {give}"
+    if found.shape is not None:
+        best = largest(found.shape, found.plan, "batch", device).value
+        if best is None:
+            more = (
+                " Not even --batch 1 does; `qtui memory` says which changes of the plan save most."
+            )
+        elif best != found.plan.batch:  # else no larger batch fits
+            more = f" The largest batch that fits is {best:,}: --batch {best}."
+    others = " that no other process uses" if used_bytes else ""
+    return f"{said}, and {device.name} has {have}{others}.{more}"
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:

@@ -1,4 +1,4 @@
-"""Reads recordings of runs: the reports of a run, line by line."""
+"""Recordings of runs: the reports of a run, line by line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ from itertools import pairwise
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.live.header import PredictedCurve, RecordingHeader
-from qtui_core.live.lines import RUN_LINES, RunEvent
-from qtui_core.live.snapshot import End, Snapshot
-from qtui_core.recorded_lines import RecordingReader
+from qtui_core.live import snapshot
+from qtui_core.live.snapshot import End, PredictedCurve, RecordingHeader, Snapshot
+from qtui_core.recorded_lines import LineKinds, RecordingReader
+
+RunEvent = RecordingHeader | Snapshot
+
+RUN_LINES: Final = LineKinds[RunEvent](
+    {
+        "header": RecordingHeader,
+        "phase begun": snapshot.PhaseBegun,
+        "phase ended": snapshot.PhaseEnded,
+        "sample": snapshot.Sample,
+        "step": snapshot.StepTaken,
+        "adapters": snapshot.AdaptersCompared,
+        "ranges": snapshot.StepRanges,
+        "said": snapshot.LogMessage,
+        "fault": snapshot.Fault,
+        "state": snapshot.State,
+        "end": End,
+    },
+    snapshot.SCHEMA_VERSION,
+)
+KINDS: Final = RUN_LINES.kinds
+to_line: Final = RUN_LINES.to_line
+from_line: Final = RUN_LINES.from_line
 
 
 @dataclass(frozen=True)
@@ -38,25 +59,24 @@ class RunRecording:
 def _wrong(event: RunEvent) -> str:
     """A sentence on what in a report contradicts itself; empty where nothing does."""
     if isinstance(event, RecordingHeader):
-        return "" if event.predicted is None else _wrong_curve(event.predicted.curve)
+        right = event.predicted is None or _can_be_drawn(event.predicted.curve)
+        return "" if right else "Its predicted curve contradicts itself."
     if math.isfinite(event.seconds) and event.seconds >= 0:
         return ""
     return f"Its time of {event.seconds} seconds is not a finite number from 0 on."
 
 
-def _wrong_curve(curve: PredictedCurve) -> str:
-    if len(curve.bytes) != len(curve.components):
-        return "Its predicted curve needs one row for each component."
-    if any(len(row) != len(curve.positions) for row in curve.bytes):
-        return "Each row of its predicted curve needs one value for each position."
-    if any(value < 0 for row in curve.bytes for value in row):
-        return "Its predicted curve has bytes below zero."
-    if any(before >= after for before, after in pairwise(curve.positions)):
-        return "The positions of its predicted curve do not rise."
-    edges = [edge for _, start, stop in curve.spans for edge in (start, stop)]
-    if any(before > after for before, after in pairwise([0, *edges])):
-        return "The phases of its predicted curve overlap."
-    return ""
+def _can_be_drawn(curve: PredictedCurve) -> bool:
+    """Whether there is a row of bytes for each component and a value for each position, positions
+    rise, and phases do not overlap."""
+    edges = [0, *(edge for _, start, stop in curve.spans for edge in (start, stop))]
+    return (
+        len(curve.bytes) == len(curve.components)
+        and all(len(row) == len(curve.positions) for row in curve.bytes)
+        and all(value >= 0 for row in curve.bytes for value in row)
+        and all(before < after for before, after in pairwise(curve.positions))
+        and all(before <= after for before, after in pairwise(edges))
+    )
 
 
 _READER: Final = RecordingReader(

@@ -7,15 +7,13 @@ for event in stream:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
-from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import RunEvent
-from qtui_core.live.series import Moment, Series, add, larger
+from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
@@ -23,7 +21,9 @@ from qtui_core.live.snapshot import (
     LogMessage,
     PhaseBegun,
     PhaseEnded,
+    RecordingHeader,
     Sample,
+    Snapshot,
     State,
     StepRanges,
     StepTaken,
@@ -32,7 +32,7 @@ from qtui_core.live.snapshot import (
 #: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
 _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
-_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
+_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped"}
 
 #: Phases of a run that an estimate does not have (qtui_core.memory.replay.record.Phase has the
 #: others). The comparison of adapters is not part of a step, and its memory is not counted.
@@ -46,6 +46,69 @@ RECENT: Final = 600
 SPANS: Final = 256
 LOG: Final = 200
 FAULTS: Final = 50
+#: The most moments of a series: more than a wide terminal has dots.
+MOST: Final = 1024
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The levels at a moment, in bytes; None if unknown.
+
+    Attributes:
+        seconds: since the run began.
+        step, phase: the current ones.
+        allocated, reserved: of the allocator, or of live tensors.
+        process, device: of this process, and of all processes on the device, according to the
+            driver.
+    """
+
+    seconds: float
+    step: int
+    phase: str
+    allocated: int | None = None
+    reserved: int | None = None
+    process: int | None = None
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """The moments of a whole run, whose number is bounded however long it is. Each stands for
+    `each` added moments: it has their largest values and the time of the first. The last one can
+    include `room` more."""
+
+    moments: tuple[Moment, ...] = ()
+    each: int = 1
+    room: int = 0
+
+    def add(self, moment: Moment) -> Series:
+        """The series with one more moment. If there are too many, every two of them become one
+        with the larger values, so that no peak is lost."""
+        moments, each = self.moments, self.each
+        if self.room:
+            return Series((*moments[:-1], _larger(moments[-1], moment)), each, self.room - 1)
+        if len(moments) >= MOST:
+            moments, each = tuple(map(_larger, moments[::2], moments[1::2])), 2 * each
+        return Series((*moments, moment), each, each - 1)
+
+
+def _larger(first: Moment, second: Moment) -> Moment:
+    return Moment(
+        first.seconds,
+        first.step,
+        first.phase,
+        _most(first.allocated, second.allocated),
+        _most(first.reserved, second.reserved),
+        _most(first.process, second.process),
+        _most(first.device, second.device),
+    )
+
+
+def _most(first: int | None, second: int | None) -> int | None:
+    """The larger of two numbers; if one is None (unknown), the other."""
+    if first is None or second is None:
+        return second if first is None else first
+    return max(first, second)
 
 
 @dataclass(frozen=True)
@@ -82,22 +145,17 @@ class RunState:
 
     Attributes:
         header: None before it was reported.
-        status: "done", "stopped" and "failed" are ends.
         seconds: of the last report.
         step, phase: the current ones; step 0 is before the first.
         spans: phases as they happened, the last `SPANS`.
         phases: the measurements of each phase, in the order in which they first ended.
         recent: the last `RECENT` samples and marks, in order.
         history: the same for the whole run, thinned out.
-        sample: the last one.
-        steps: all steps taken.
+        sample, adapters, ranges: the last ones.
         most_reserved, most_process, most_device: the largest in samples and marks, without those of
             COMPARE.
-        adapters: the last comparison.
-        ranges: where the numbers of a step lay, when last requested.
         log: the last lines, including faults.
         fault: the one that ended the run, otherwise the last one.
-        faults: the last of them.
         end: None while the run continues.
     """
 
@@ -145,69 +203,76 @@ class RunState:
         return next((found for found in self.phases if found.name == phase), None)
 
 
-#: Fields of a state with their new values.
-Changes = dict[str, Any]
-
-
 def after(state: RunState, event: RunEvent) -> RunState:
     """The state after one more report. A header begins a new run."""
     if isinstance(event, RecordingHeader):
         return RunState(header=event, status="starting")
-    changes = _CHANGES[type(event)](state, event)
-    return replace(state, seconds=max(state.seconds, event.seconds), **changes)
+    return replace(state, seconds=max(state.seconds, event.seconds), **_changes(state, event))
 
 
-def _phase_begun(state: RunState, event: PhaseBegun) -> Changes:
+def _changes(state: RunState, event: Snapshot) -> dict[str, Any]:
+    """Fields of a state with their new values."""
+    match event:
+        case PhaseBegun():
+            return _phase_begun(state, event)
+        case PhaseEnded():
+            return {
+                **_levels(state, event, event.peak_reserved_bytes),
+                "spans": _closed(state.spans, event.seconds),
+                "phases": _with_mark(state.phases, event),
+            }
+        case Sample():
+            return {**_levels(state, event), "sample": event}
+        case StepTaken():
+            return {"steps": (*state.steps, event)}
+        case AdaptersCompared():
+            return {"adapters": event}
+        case StepRanges():
+            return {"ranges": event}
+        case LogMessage():
+            return {"log": (*state.log, event)[-LOG:]}
+        case Fault():
+            worse = state.fault is None or event.fatal or not state.fault.fatal
+            return {
+                "log": (*state.log, LogMessage(event.seconds, event.text))[-LOG:],
+                "fault": event if worse else state.fault,
+                "faults": (*state.faults, event)[-FAULTS:],
+            }
+        case State():
+            return {"status": _CONTROLLED.get(event.state, state.status)}
+        case End():
+            return {"status": _ENDED.get(event.reason, "failed"), "end": event}
+
+
+def _phase_begun(state: RunState, event: PhaseBegun) -> dict[str, Any]:
     spans = _closed(state.spans, event.seconds)
     of_step = takewhile(lambda span: span.step == event.step, reversed(spans))
     turn = sum(span.phase == event.phase for span in of_step)
-    span = PhaseSpan(event.step, event.phase, turn, event.seconds)
     begins = event.step and state.status == "starting"
     return {
         "status": "running" if begins else state.status,
         "step": event.step,
         "phase": event.phase,
-        "spans": (*spans, span)[-SPANS:],
+        "spans": (*spans, PhaseSpan(event.step, event.phase, turn, event.seconds))[-SPANS:],
     }
 
 
-def _phase_ended(state: RunState, event: PhaseEnded) -> Changes:
-    changes = _moment(state, event)
-    reserved = _most(changes["most_reserved"], event.phase, event.peak_reserved_bytes)
+def _levels(
+    state: RunState, event: Sample | PhaseEnded, peak_reserved: int | None = None
+) -> dict[str, Any]:
+    """Adds the levels of a moment to the series."""
+    process, device = event.process_bytes, event.device_used_bytes
+    levels = (event.allocated_bytes, event.reserved_bytes, process, device)
+    moment = Moment(event.seconds, event.step, event.phase, *levels)
+    changes = {"recent": (*state.recent, moment)[-RECENT:], "history": state.history.add(moment)}
+    if event.phase == COMPARE:
+        return changes
     return {
         **changes,
-        "spans": _closed(state.spans, event.seconds),
-        "phases": _with_mark(state.phases, event),
-        "most_reserved": reserved,
+        "most_reserved": _most(state.most_reserved, _most(event.reserved_bytes, peak_reserved)),
+        "most_process": _most(state.most_process, process),
+        "most_device": _most(state.most_device, device),
     }
-
-
-def _sample(state: RunState, event: Sample) -> Changes:
-    return {**_moment(state, event), "sample": event}
-
-
-def _moment(state: RunState, event: Sample | PhaseEnded) -> Changes:
-    """Adds the levels of a moment to the series."""
-    moment = Moment(
-        event.seconds,
-        event.step,
-        event.phase,
-        event.allocated_bytes,
-        event.reserved_bytes,
-        event.process_bytes,
-        event.device_used_bytes,
-    )
-    return {
-        "recent": (*state.recent, moment)[-RECENT:],
-        "history": add(state.history, moment),
-        "most_reserved": _most(state.most_reserved, event.phase, event.reserved_bytes),
-        "most_process": _most(state.most_process, event.phase, event.process_bytes),
-        "most_device": _most(state.most_device, event.phase, event.device_used_bytes),
-    }
-
-
-def _most(before: int | None, phase: str, nbytes: int | None) -> int | None:
-    return before if phase == COMPARE else larger(before, nbytes)
 
 
 def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ...]:
@@ -218,56 +283,9 @@ def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ..
 
 
 def _with_mark(phases: tuple[PhaseMeasured, ...], event: PhaseEnded) -> tuple[PhaseMeasured, ...]:
-    for index, found in enumerate(phases):
-        if found.name == event.phase:
-            higher = event.peak_allocated_bytes >= found.most.peak_allocated_bytes
-            changed = replace(found, last=event, most=event if higher else found.most)
+    for index, phase in enumerate(phases):
+        if phase.name == event.phase:
+            higher = event.peak_allocated_bytes >= phase.most.peak_allocated_bytes
+            changed = replace(phase, last=event, most=event if higher else phase.most)
             return (*phases[:index], changed, *phases[index + 1 :])
     return (*phases, PhaseMeasured(event.phase, event, event, event))
-
-
-def _step_taken(state: RunState, event: StepTaken) -> Changes:
-    return {"steps": (*state.steps, event)}
-
-
-def _adapters_compared(state: RunState, event: AdaptersCompared) -> Changes:
-    return {"adapters": event}
-
-
-def _ranges_seen(state: RunState, event: StepRanges) -> Changes:
-    return {"ranges": event}
-
-
-def _said(state: RunState, event: LogMessage) -> Changes:
-    return {"log": (*state.log, event)[-LOG:]}
-
-
-def _fault(state: RunState, event: Fault) -> Changes:
-    worse = state.fault is None or event.fatal or not state.fault.fatal
-    return {
-        **_said(state, LogMessage(event.seconds, event.text)),
-        "fault": event if worse else state.fault,
-        "faults": (*state.faults, event)[-FAULTS:],
-    }
-
-
-def _state(state: RunState, event: State) -> Changes:
-    return {"status": _CONTROLLED.get(event.state, state.status)}
-
-
-def _end(state: RunState, event: End) -> Changes:
-    return {"status": _ENDED.get(event.reason, "failed"), "end": event}
-
-
-_CHANGES: Final[Mapping[type, Callable[[RunState, Any], Changes]]] = {
-    PhaseBegun: _phase_begun,
-    PhaseEnded: _phase_ended,
-    Sample: _sample,
-    StepTaken: _step_taken,
-    AdaptersCompared: _adapters_compared,
-    StepRanges: _ranges_seen,
-    LogMessage: _said,
-    Fault: _fault,
-    State: _state,
-    End: _end,
-}

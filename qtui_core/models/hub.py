@@ -10,13 +10,12 @@ from __future__ import annotations
 import io
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from qtui_core.dataclass import dataclass
@@ -45,8 +44,6 @@ _HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
 #: one, characters.
 _FORBIDDEN = re.compile(r"--|\.\.|[-.](/|$)|\.git$")
 _MAX_ID = 96
-#: Those that huggingface_hub reads as addresses or numbers while it is imported.
-_READ_ON_IMPORT = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
 #: What may pass, and how a signed address answers that has expired.
 _RETRY_STATUS = (408, 429, 500, 502, 503, 504)
 _EXPIRED = (400, 401, 403, 404, 410)
@@ -104,18 +101,17 @@ def list_files(hub_id: HubId) -> Listing:
     check_settings()
     from huggingface_hub import HfApi, constants
 
-    def ask() -> Any:
-        return HfApi(endpoint=endpoint(), library_name="qtui").model_info(
-            hub_id.repo,
-            revision=hub_id.revision,
-            timeout=float(constants.HF_HUB_ETAG_TIMEOUT),
-            files_metadata=True,
-        )
-
-    found = _patiently(ask, str(hub_id))
-    if not isinstance(found.sha, str):
+    ask = partial(
+        HfApi(endpoint=endpoint(), library_name="qtui").model_info,
+        hub_id.repo,
+        revision=hub_id.revision,
+        timeout=float(constants.HF_HUB_ETAG_TIMEOUT),
+        files_metadata=True,
+    )
+    info = _patiently(ask, str(hub_id))
+    if not isinstance(info.sha, str):
         raise ModelError(f"The hub does not say which commit {quoted(hub_id)} is.")
-    return Listing(found.sha, {s.rfilename: s.size or 0 for s in found.siblings or ()})
+    return Listing(info.sha, {s.rfilename: s.size or 0 for s in info.siblings or ()})
 
 
 def fetch(hub_id: HubId, name: str, listing: Listing, most: int = MOST_TEXT_BYTES) -> Path:
@@ -132,18 +128,14 @@ def fetch(hub_id: HubId, name: str, listing: Listing, most: int = MOST_TEXT_BYTE
         raise ModelError(f"{quoted(subject)} has {size:,} bytes; no such file is that long.")
     from huggingface_hub import hf_hub_download
 
-    def download() -> str:
-        return str(
-            hf_hub_download(
-                hub_id.repo,
-                name,
-                revision=hub_id.revision,
-                endpoint=endpoint(),
-                library_name="qtui",
-            )
-        )
-
-    _patiently(download, subject, size)
+    download = partial(
+        hf_hub_download,
+        hub_id.repo,
+        name,
+        revision=hub_id.revision,
+        endpoint=endpoint(),
+        library_name="qtui",
+    )
     path = Path(_patiently(download, subject, size))
     return followed(path.parents[name.count("/")], name)
 
@@ -206,7 +198,6 @@ class RemoteFile:
     def _read(self, begin: int, end: int, exact: bool = True) -> tuple[memoryview, int]:
         """Bytes [begin, end), fewer only if the file ends before and not `exact`; and its size."""
         data = bytearray()
-        handled = sys.exception()
         for wait in (*RETRY_WAITS, None):
             try:
                 most, size = self._receive(begin, end, data, exact)
@@ -216,7 +207,7 @@ class RemoteFile:
             except ModelError:
                 raise
             except Exception as error:  # of whichever HTTP library the session is
-                said = _explained(error, self.name, handled)
+                said = _explained(error, self.name)
                 if wait is None or not _passes(error):
                     raise said from error
                 time.sleep(wait)
@@ -303,12 +294,9 @@ def load_library() -> None:
     except Exception as error:
         # Its parsing of the environment is all that can fail here, with whatever int() and
         # its HTTP library raise.
-        names = [name for name in _READ_ON_IMPORT if name in os.environ]
-        variables = f"{'variables' if len(names) > 1 else 'variable'} {' and '.join(names)}"
-        check = variables if names else "variables that begin with HF_"
         raise ModelError(
             f"The hub cannot be asked with these settings ({_reason(error)}). Check the "
-            f"environment {check}."
+            f"environment variables that begin with HF_."
         ) from error
 
 
@@ -334,10 +322,9 @@ def check_settings() -> None:
     except ValueError:
         good = False
     if not good:
-        shown = quoted(without_login(address))
-        what = f"is {shown}, which is no address of a hub" if address else "is empty"
         raise ModelError(
-            f"HF_ENDPOINT {what}: write it as https://huggingface.co, or unset the variable."
+            f"HF_ENDPOINT is {quoted(without_login(address))}, which is no address of a hub: write "
+            f"it as https://huggingface.co, or unset the variable."
         )
     from huggingface_hub import constants, get_token
 
@@ -381,19 +368,15 @@ def _passes(error: Exception) -> bool:
     return type(error).__name__ != "OfflineModeIsEnabled" and status in (None, *_RETRY_STATUS)
 
 
-def _explained(
-    error: BaseException, subject: str, handled: BaseException | None = None
-) -> ModelError:
-    """The sentence for what a call of huggingface_hub raised.
-
-    Args:
-        subject: what was asked for: "org/name", "org/name@revision", or that and a file.
-        handled: what was being handled at the time, which Python notes as a cause.
-    """
+def _explained(error: BaseException, subject: str) -> ModelError:
+    """The sentence for what a call of huggingface_hub raised; `subject` is what was asked for:
+    "org/name", "org/name@revision", or that and a file."""
     from huggingface_hub import errors
 
-    name, repo = quoted(subject), quoted(subject.partition("@")[0].partition(" ")[0])
-    causes = _chain(error, handled)
+    name, repo = quoted(subject), quoted(re.split("[@ ]", subject)[0])
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
+        causes.append(cause)
     statuses = [getattr(getattr(cause, "response", None), "status_code", 0) for cause in causes]
     status = max(statuses, default=0)
 
@@ -434,17 +417,6 @@ def _explained(
         f"Could not get {name} from {without_login(endpoint())} ({_reason(causes[-1])}). Check the "
         f"network connection, or open a model that is already on this machine."
     )
-
-
-def _chain(error: BaseException, handled: BaseException | None) -> list[BaseException]:
-    """An exception and what led to it, the root cause last."""
-    causes: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current is not handled and current not in causes:
-        causes.append(current)
-        context = None if current.__suppress_context__ else current.__context__
-        current = current.__cause__ or context
-    return causes
 
 
 def _reason(error: BaseException) -> str:

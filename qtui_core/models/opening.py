@@ -7,73 +7,72 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.extras import MissingLibrary
-from qtui_core.models.assemble import Progress
-from qtui_core.models.files.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
-from qtui_core.models.files.local import unreadable
-from qtui_core.models.opening_local import open_folder, open_path
-from qtui_core.models.quoting import quoted
+from qtui_core.job import IDLE, Job
+from qtui_core.models.files.layout import (
+    CONFIG,
+    GGUF_SUFFIX,
+    INDEX_SUFFIX,
+    NO_WEIGHTS,
+    QUANT_CONFIG,
+    SUFFIX,
+    WeightFiles,
+    choose_weights,
+    merge_headers,
+)
+from qtui_core.models.files.local import LocalFile, unreadable
+from qtui_core.models.files.pickles import PICKLE_SUFFIXES, refusal
+from qtui_core.models.places import Folder, open_at, read_config
+from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parent / "demo"
 
 
-def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None) -> ModelSource:
+def open_model(text: str | os.PathLike[str], *, job: Job = IDLE) -> ModelSource:
     """Open a model by its headers; no values are read.
 
     Args:
         text: `demo`; the path of a folder, a safetensors or GGUF file or a config.json; or a
             hub id, `org/name` with an optional `@revision`. What exists on this machine is
             meant before a hub id; `./demo` is a folder of that name.
-        progress: called as the headers of the model's files arrive.
+        job: hears of the model's files as their headers arrive.
 
     Raises:
         ModelError: there is no such model, it cannot be read or reached (nor asked for, without
             huggingface_hub), it is malformed, or it is stored in a way that is not safe to open.
+        Cancelled: as `job` says.
     """
     name = os.fspath(text)
     if not name.strip() or "\0" in name:
         raise ModelError(f"{quoted(name)} names no model; give a path, a hub id or `demo`.")
     if text == DEMO:
-        return _open_demo(progress)
-    path = Path(name)
-    if name.startswith("~"):
-        path = Path(os.path.expanduser(name))
+        # Installers may make links of the demo's files.
+        return _open_folder(Folder(DEMO_FOLDER, DEMO_FOLDER / CONFIG), DEMO, DEMO, job)
+    path = Path(os.path.expanduser(name)) if name.startswith("~") else Path(name)
+    hidden = None
     try:
         os.lstat(path)
     except PermissionError as error:
         hidden = unreadable(path, error)  # it may be there, and may be a hub id all the same
     except (OSError, ValueError):
-        hidden = None  # for any other error of the system, there is no such file
+        pass  # for any other error of the system, there is no such file
     else:
-        return open_path(path, name, progress)
+        return _open_path(path, name, job)
     if isinstance(text, str) and not _looks_like_path(name):
         # What is on this machine is opened without what the hub takes.
         from qtui_core.models.hub import Unknown, Unreachable, parse_hub_id
         from qtui_core.models.opening_hub import open_hub
 
-        hub_id = parse_hub_id(name)
-        if hub_id is not None:
+        if (hub_id := parse_hub_id(name)) is not None:
             try:
-                return open_hub(hub_id, progress)
-            except (Unknown, Unreachable) as error:
+                return open_hub(hub_id, job)
+            except (Unknown, Unreachable, MissingLibrary) as error:
                 # It may have been meant as a path; then this is the line that helps.
-                if hidden is not None:
-                    raise ModelError(f"{error} On this machine, {hidden}") from error
-                here = _nearest(path) or "no file or folder of that name either"
-                raise ModelError(f"{error} On this machine there is {here}.") from error
-            except MissingLibrary as error:
-                near = _nearest(path)
-                here = f"; there is {near}" if near else ""
-                said = hidden or f"{quoted(name)} is not on this machine{here}."
-                raise ModelError(f"{said} {error}") from error
+                here = f" there is {_nearest(path) or 'no file or folder of that name either'}."
+                said = f"{error} On this machine{f', {hidden}' if hidden else here}"
+                raise ModelError(said) from error
     raise hidden or ModelError(_no_such_path(name, path))
-
-
-def _open_demo(progress: Progress | None) -> ModelSource:
-    if not (DEMO_FOLDER / CONFIG).is_file():
-        raise ModelError("The demo model is missing from this installation; install qtui again.")
-    return open_folder(DEMO_FOLDER, DEMO, DEMO, progress)
 
 
 def _looks_like_path(name: str) -> bool:
@@ -81,8 +80,7 @@ def _looks_like_path(name: str) -> bool:
         name.startswith((".", "/", "~"))
         or name.endswith("/")
         or "\\" in name
-        or name.lower().endswith((SUFFIX, GGUF_SUFFIX, ".json"))
-        or refuse_file(name) is not None
+        or name.lower().endswith((SUFFIX, GGUF_SUFFIX, ".json", *PICKLE_SUFFIXES))
     )
 
 
@@ -99,8 +97,69 @@ def _nearest(path: Path) -> str:
     try:
         names = os.listdir(path.parent)
     except (OSError, ValueError):  # it has no such folder, or no name that a file can have
-        return ""  # No folder to look in is no failure: the hint is left out.
+        return ""
     from difflib import get_close_matches  # only a name that is not found pays for it
 
     close = get_close_matches(path.name, names, n=2, cutoff=0.7)
     return " and ".join(quoted(path.parent / n) for n in close)
+
+
+def _open_path(path: Path, name: str, job: Job) -> ModelSource:
+    """The model at an existing path; `name` is what the user typed."""
+    # Not Path.is_dir, which raises where a link leads to what may not be looked at.
+    if os.path.isdir(path):
+        return _open_folder(Folder(path), name, "folder", job)
+    lowered = path.name.lower()
+    place = Folder(path.parent, path)
+    if lowered.endswith(INDEX_SUFFIX):
+        return _open_folder(place, name, "folder", job, WeightFiles(index=path.name))
+    beside = [file for file in (QUANT_CONFIG,) if place.has(file)]
+    if lowered.endswith(".json"):
+        reason = f"{quoted(name)} is a configuration alone; it has no weights to read."
+        config = read_config(place, [path.name, *beside], path.name)
+        return open_at(place, WeightFiles(missing=reason), config, name, "config", path)
+    if lowered.endswith(GGUF_SUFFIX):
+        return _open_gguf(path, name, job)
+    if lowered.endswith(PICKLE_SUFFIXES):
+        raise ModelError(refusal(f"{quoted(path)} is a pickle: loading it runs", [str(path)]))
+    beside += [CONFIG] * os.path.isfile(path.parent / CONFIG)
+    config = read_config(place, beside)
+    return open_at(place, WeightFiles((path.name,)), config, name, "file", path, job=job)
+
+
+def _open_folder(
+    place: Folder, name: str, origin: str, job: Job, weights: WeightFiles | None = None
+) -> ModelSource:
+    """The model in a folder; a config.json without weights is a model without tensors."""
+    where, names = f"the folder {quoted(name)}", place.names()
+    config = read_config(place, names)
+    weights = weights or choose_weights(names, where, place.path)
+    if weights.missing and config is None:
+        held = f"it holds {listed(names)}" if names else "it is empty"
+        neither = f"There is neither a {SUFFIX} file nor a {CONFIG} in {where}; {held}."
+        raise ModelError(neither if weights.missing.startswith(NO_WEIGHTS) else weights.missing)
+    return open_at(place, weights, config, name, origin, place.path, where=where, job=job)
+
+
+def _open_gguf(path: Path, name: str, job: Job) -> ModelSource:
+    """The model in a GGUF file, with its other files where it was split."""
+    from qtui_core.models.files import gguf  # its types are many
+
+    paths = gguf.split_files(path)
+    files = {part.name: LocalFile(part) for part in paths}
+    headers = []
+    for part in paths:
+        headers.append(gguf.read_gguf_header(part, part.name))
+        job.at(len(headers), len(paths))
+    tensors, metadata = merge_headers(headers)
+    return ModelSource(
+        id=printable(name),
+        origin="file",
+        location=printable(str(path)),
+        config=gguf.config_of(metadata, tensors) or None,
+        tensors=tensors,
+        quantization=gguf.describe_gguf(tensors),
+        metadata={k: str(v) for k, v in metadata.items() if isinstance(v, str | int | float)},
+        missing_weights=None if tensors else f"{quoted(name)} holds metadata and no tensors.",
+        files=files,
+    )

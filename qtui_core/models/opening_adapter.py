@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.assemble import FoundWeights, assemble, read_config
-from qtui_core.models.files.layout import CONFIG, refuse_file
-from qtui_core.models.files.links import followed
+from qtui_core.models.files.layout import CONFIG, WeightFiles
 from qtui_core.models.files.local import unreadable
-from qtui_core.models.files.pickles import PICKLE_SUFFIXES, convert_command
-from qtui_core.models.opening_local import list_folder, read_headers
+from qtui_core.models.files.pickles import PICKLE_SUFFIXES, refusal
+from qtui_core.models.places import Folder, open_at, read_config
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.source import ModelSource
 
 #: The names that peft gives to the files of an adapter (`peft.utils.constants`, peft 0.21).
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-_STEM = "adapter_model"
 #: The longest weights of an adapter that are downloaded, bytes.
 MOST_ADAPTER_BYTES = 32 << 30
 
@@ -60,82 +57,61 @@ def open_adapter(text: str) -> AdapterSource:
         raise unreadable(path, error) from error
     except (OSError, ValueError):
         return _open_remote(text)  # for any other error of the system, there is no such file
-    if os.path.isdir(path):
-        return _open_folder(path, text)
-    if path.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-        raise refuse_file(text) or ModelError(
+    place = Folder(path) if os.path.isdir(path) else Folder(path.parent, path)
+    if place.path != path and path.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        raise ModelError(
             f"{quoted(text)} is no adapter of peft: give the folder with {ADAPTER_CONFIG} and "
             f"{ADAPTER_WEIGHTS}."
         )
-    return _open_folder(path.parent, text, path)
+    _check(place.names(), f"the folder {quoted(text)}", place.path)
+    return _read(place, text, "folder")
 
 
-def _open_folder(folder: Path, name: str, chosen: Path | None = None) -> AdapterSource:
-    _check(list_folder(folder), f"the folder {quoted(name)}", folder)
-    return _read(folder, folder / ADAPTER_CONFIG, name, "folder", chosen)
-
-
-def _open_remote(name: str) -> AdapterSource:
-    # What is on this machine is opened without what the hub takes.
+def _open_remote(text: str) -> AdapterSource:
     from qtui_core.models import hub
 
-    hub_id = None if name.startswith((".", "/", "~")) else hub.parse_hub_id(name)
+    hub_id = hub.parse_hub_id(text)
     if hub_id is None:
-        raise ModelError(
-            f"There is no folder {quoted(name)}, and it is not a hub id (`org/name`): give the "
-            f"folder of a peft adapter."
-        )
+        raise ModelError(f"There is no folder {quoted(text)}, and it is not a hub id (`org/name`).")
     try:
         listing = hub.list_files(hub_id)
     except ModelError as error:
-        # What was fetched of it earlier, when the hub does not answer.
-        names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
-        kept = [hub.cached_file(hub_id, name, hub_id.revision or "main") for name in names]
-        if kept[0] is not None and kept[1] is not None:
-            return _read(kept[1].parent, kept[0], str(hub_id), "hub")
+        snapshot = hub.cached_file(hub_id, ADAPTER_CONFIG, hub_id.revision or "main")
+        if snapshot is not None and (snapshot.parent / ADAPTER_WEIGHTS).is_file():
+            return _read(Folder(snapshot.parent), str(hub_id), "hub")
         if isinstance(error, hub.Unknown | hub.Unreachable):
             raise ModelError(f"{error} On this machine there is no folder of that name.") from error
         raise
-    _check(list(listing.files), f"the repository {quoted(hub_id)}", None)
+    _check(listing.files, f"the repository {quoted(hub_id)}", None)
     # All of its values are needed, so the file is downloaded and not read by range.
-    weights = hub.fetch(hub_id, ADAPTER_WEIGHTS, listing, MOST_ADAPTER_BYTES)
-    config = hub.fetch(hub_id, ADAPTER_CONFIG, listing)
-    return _read(weights.parent, config, str(hub_id), "hub")
+    hub.fetch(hub_id, ADAPTER_WEIGHTS, listing, MOST_ADAPTER_BYTES)
+    place = Folder(hub.fetch(hub_id, ADAPTER_CONFIG, listing).parent)
+    return _read(place, str(hub_id), "hub")
 
 
-def _read(
-    folder: Path, config: Path, name: str, origin: str, chosen: Path | None = None
-) -> AdapterSource:
-    weights = read_headers(FoundWeights((ADAPTER_WEIGHTS,)), folder, None, chosen)
-    source = assemble(name=name, origin=origin, location=folder, config=None, weights=weights)
-    config = followed(config.parent, config.name, chosen)
-    return AdapterSource(read_config(config), source)
+def _read(place: Folder, name: str, origin: str) -> AdapterSource:
+    weights = open_at(place, WeightFiles((ADAPTER_WEIGHTS,)), None, name, origin, place.path)
+    config = read_config(place, (ADAPTER_CONFIG,), ADAPTER_CONFIG)
+    assert config is not None
+    return AdapterSource(config, weights)
 
 
-def _check(names: Sequence[str], where: str, folder: Path | None) -> None:
+def _check(names: Collection[str], where: str, folder: Path | None) -> None:
     """Raises ModelError unless the files of a folder or repository are those of an adapter."""
     subject = f"{where[0].upper()}{where[1:]}"
-    top = [name for name in names if "/" not in name]
+    top = sorted(name for name in names if "/" not in name)
     if ADAPTER_CONFIG not in top:
         whole = "; it is a whole model, which --against compares" if CONFIG in top else ""
-        held = f"it holds {listed(sorted(top))}" if top else "it is empty"
+        held = f"it holds {listed(top)}" if top else "it is empty"
         raise ModelError(
             f"{subject} is no adapter of peft: it has no {ADAPTER_CONFIG} ({held}){whole}."
         )
     if ADAPTER_WEIGHTS in top:
         return
-    parts = [n for n in top if n.startswith(_STEM)]
-    pickles = [n for n in parts if n.lower().endswith(PICKLE_SUFFIXES)]
+    pickles = [name for name in top if name.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
-        paths = [str(folder / n) if folder else n for n in pickles]
-        raise ModelError(
-            f"The adapter in {where} is a pickle ({listed(pickles)}), which may run code when it "
-            f"is loaded, so qtui does not open it. Convert it once, where you trust it: "
-            f"{convert_command(paths)}"
-        )
-    if parts:
-        raise ModelError(
-            f"The adapter in {where} is stored in several files ({listed(parts)}), which qtui "
-            f"does not read: load it with peft and save it as one {ADAPTER_WEIGHTS}."
-        )
-    raise ModelError(f"{subject} has no {ADAPTER_WEIGHTS}: the adapter's weights are missing.")
+        paths = [str(folder / name) if folder else name for name in pickles]
+        raise ModelError(refusal(f"The adapter in {where} is a pickle, which may run", paths))
+    raise ModelError(
+        f"{subject} has no {ADAPTER_WEIGHTS}; load the adapter with peft and save it as that."
+    )

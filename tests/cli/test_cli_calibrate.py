@@ -21,7 +21,7 @@ from qtui.engine.run.client import WORKER
 from qtui.profiles import calibrated, read_profile, write_profile
 from qtui.report.calibrate import calibrate_document
 from qtui_core.errors import QtuiError
-from qtui_core.live.header import RunDevice
+from qtui_core.live.snapshot import RunDevice
 from qtui_core.memory.devices.device import context_bytes, cublas_workspace, find_device
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, ProfileError, profile_of
 from qtui_core.memory.estimate import estimate

@@ -22,8 +22,7 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
 from qtui_core.errors import QtuiError
 from qtui_core.formats.magnitudes import Magnitudes
-from qtui_core.live.lines import KINDS, from_line, to_line
-from qtui_core.live.recording import parse_recording
+from qtui_core.live.recording import KINDS, from_line, parse_recording, to_line
 from qtui_core.live.snapshot import Fault, LogMessage, State, StepRanges, TensorRange
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of

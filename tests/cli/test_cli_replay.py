@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from live_runs import run
 
-from qtui_core.live.lines import to_line
+from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, PhaseEnded
 
 

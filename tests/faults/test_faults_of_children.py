@@ -34,8 +34,7 @@ from qtui.engine.waiting import LOOK_SECONDS
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.lab.results import JobDone, LabEvent, LabResult
-from qtui_core.live.lines import RunEvent, to_line
-from qtui_core.live.recording import read_recording
+from qtui_core.live.recording import RunEvent, read_recording, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, State, StepTaken
 from qtui_core.models.demo import DEMO_FOLDER
 from qtui_core.recorded_lines import Recorder

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from live_runs import BEFORE, MIB, ON_CPU, ON_GPU, PEAKS, PREDICTED, STEP, run
 from test_live_state import fold
 
-from qtui_core.live.compare import by_component, by_phase, gap_share, too_early
+from qtui_core.live.compare import by_component, by_phase, gap_share, plan_of, too_early
 from qtui_core.live.measured import measured
-from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import Fault, PhaseEnded, StepTaken
 from qtui_core.live.summary import summary
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 
 def test_phases_of_both_sides_in_order():
@@ -123,14 +122,6 @@ def test_the_summary_of_a_run_on_a_cpu_says_what_is_not_there():
     assert all("On a CPU" in level["not_measured"] for level in data["levels"][1:])
 
 
-def test_plans_of_other_versions_are_read_as_far_as_they_are_known():
-    assert plan_of(ON_GPU.plan) == RunPlan(
-        method="lora", batch=2, sequence=64, dtype="bf16", autocast=False, kbit_prep="none",
-        adapter_dtype="fp32", checkpointing=False,
-    )  # fmt: skip
-    assert plan_of({"method": "full", "of_tomorrow": 3}) == RunPlan(method="full")
-
-
 def test_before_a_step_is_over_there_is_nothing_to_explain():
     told = list(run())
     first = next(i for i, each in enumerate(told) if isinstance(each, StepTaken))
@@ -165,3 +156,25 @@ def test_where_tensors_are_counted_each_component_is_told():
     assert {row.name for row in rows} >= {"weights", "activations", "cuBLAS workspaces"}
     # What the estimate's blocks are larger than their tensors is told of no component.
     assert not any("temporaries" in row.name for row in rows)
+
+
+def test_a_recorded_plan_is_the_plan_that_ran():
+    for plan in (RunPlan(), resolve(RunPlan(lora_targets=("q_proj", "v_proj")), "bf16")):
+        recorded = asdict(plan)
+        assert plan_of(recorded) == plan
+        assert plan_of({**recorded, "lora_targets": list(plan.lora_targets)}) == plan
+    # What another version lacks is usual, what it adds is left out, and its names are kept.
+    assert plan_of({"batch": 3, "muon_momentum": 0.9}) == RunPlan(batch=3)
+    assert plan_of({"optimizer": "muon"}).optimizer == "muon"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lora_targets", 5), ("lora_targets", [1]), ("lora_targets", "q_proj"), ("batch", "4"),
+        ("batch", True), ("batch", 1.5), ("dtype", True), ("autocast", 1), ("torch", 2.1),
+        ("lora_dropout", "0"), ("method", None), ("kbit_prep", 0), ("loss", {}),
+    ],
+)  # fmt: skip
+def test_recorded_values_of_other_types_are_as_usual(name, value):
+    assert plan_of({name: value}) == RunPlan()

@@ -14,10 +14,17 @@ from scripted_lab import events as experiment
 from qtui_core.errors import UsageError
 from qtui_core.files import target_of
 from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
-from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
-from qtui_core.live.lines import to_line
-from qtui_core.live.recording import parse_recording, read_recording
-from qtui_core.live.snapshot import End, LogMessage, PhaseBegun, StepTaken
+from qtui_core.live.recording import parse_recording, read_recording, to_line
+from qtui_core.live.snapshot import (
+    End,
+    LogMessage,
+    PhaseBegun,
+    Predicted,
+    PredictedCurve,
+    RecordingHeader,
+    RunDevice,
+    StepTaken,
+)
 from qtui_core.recorded_lines import LONGEST, Recorder
 
 HEADER = RecordingHeader(
@@ -116,22 +123,22 @@ CURVE = PredictedCurve((0, 4, 8), ("weights", "adapters"), ((3, 3, 3), (0, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("curve", "says"),
+    "wrong",
     [
-        (replace(CURVE, components=("weights",)), "one row for each component"),
-        (replace(CURVE, bytes=((3, 3), (0, 1, 2))), "one value for each position"),
-        (replace(CURVE, positions=(0, 4, 4)), "do not rise"),
-        (replace(CURVE, bytes=((3, 3, 3), (0, -1, 2))), "below zero"),
-        (replace(CURVE, spans=(("a", 0, 5), ("b", 3, 9))), "overlap"),
-        (replace(CURVE, spans=(("a", -1, 5),)), "overlap"),
+        {"components": ("weights",)},
+        {"bytes": ((3, 3), (0, 1, 2))},
+        {"positions": (0, 4, 4)},
+        {"bytes": ((3, 3, 3), (0, -1, 2))},
+        {"spans": (("a", 0, 5), ("b", 3, 9))},
+        {"spans": (("a", -1, 5),)},
     ],
 )
-def test_a_curve_that_contradicts_itself_is_no_header(curve, says):
-    predicted = Predicted(3, 5, "a", None, 5, 0, 0, (), curve)
-    header = to_line(replace(HEADER, predicted=predicted))
-    with pytest.raises(UsageError, match=says):
-        parse_recording([header])
-    parse_recording([to_line(replace(HEADER, predicted=replace(predicted, curve=CURVE)))])
+def test_a_curve_that_contradicts_itself_is_no_header(wrong):
+    predicted = Predicted(3, 5, "a", None, 5, 0, 0, (), CURVE)
+    parse_recording([to_line(replace(HEADER, predicted=predicted))])
+    predicted = replace(predicted, curve=replace(CURVE, **wrong))
+    with pytest.raises(UsageError, match="contradicts itself"):
+        parse_recording([to_line(replace(HEADER, predicted=predicted))])
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])

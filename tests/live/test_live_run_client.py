@@ -17,9 +17,16 @@ from processes import alive, is_gone
 
 from qtui.engine.client import exit_sentence
 from qtui.engine.run.client import run_client
-from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import to_line
-from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
+from qtui_core.live.recording import to_line
+from qtui_core.live.snapshot import (
+    End,
+    Fault,
+    LogMessage,
+    PhaseBegun,
+    RecordingHeader,
+    State,
+    StepTaken,
+)
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))

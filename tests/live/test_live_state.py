@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_runs import BEFORE, CURVE, MIB, ON_GPU, PEAKS, STEP, run
 
-from qtui_core.live.align import aligned, column, place
-from qtui_core.live.lines import from_line, to_line
-from qtui_core.live.series import MOST, Moment, Series, add
+from qtui_core.live.align import aligned
+from qtui_core.live.recording import from_line, to_line
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -24,7 +23,17 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
-from qtui_core.live.state import FAULTS, LOG, RECENT, SPANS, RunState, after
+from qtui_core.live.state import (
+    FAULTS,
+    LOG,
+    MOST,
+    RECENT,
+    SPANS,
+    Moment,
+    RunState,
+    Series,
+    after,
+)
 
 
 def fold(told, state=None):
@@ -105,7 +114,7 @@ def test_nothing_grows_with_the_length_of_a_run_but_the_steps():
 def test_a_thinned_series_keeps_every_peak(levels):
     series = Series()
     for index, level in enumerate(levels):
-        series = add(series, Moment(float(index), 0, "", level, device=index))
+        series = series.add(Moment(float(index), 0, "", level, device=index))
     assert len(series.moments) <= MOST
     covered = [levels[i : i + series.each] for i in range(0, len(levels), series.each)]
     assert len(covered) == len(series.moments)
@@ -126,9 +135,9 @@ def test_turns_of_a_phase_are_counted_in_each_step():
 
 
 def test_moments_lie_where_their_share_of_the_phase_is():
-    placed = aligned(fold(run()), CURVE, range(2, 3))
-    assert {entry.moment.step for entry in placed} == {2}
-    positions = [entry.position for entry in placed]
+    twice = replace(CURVE, spans=(*CURVE.spans, ("forward", 130, 140)))
+    assert aligned(fold(run()), twice) == aligned(fold(run()), CURVE)
+    positions = [at for at, moment in aligned(fold(run()), CURVE) if moment.step == 2]
     # Samples at one quarter and three quarters, and the mark at the end of each phase.
     expected = [100 + 6 * i + 6 * share for i in range(5) for share in (0.25, 0.75, 1.0)]
     assert positions == pytest.approx(expected)
@@ -137,17 +146,12 @@ def test_moments_lie_where_their_share_of_the_phase_is():
 def test_a_phase_that_lasts_is_measured_by_the_time_before():
     begun = [ON_GPU, PhaseBegun(0.0, 1, "forward"), PhaseEnded(2.0, 1, "forward", 1, 1)]
     again = [PhaseBegun(2.0, 2, "forward"), Sample(2.5, 2, "forward", 1)]
-    entry = aligned(fold([*begun, *again]), CURVE)[-1]
-    assert entry.position == pytest.approx(100 + 6 * 0.25)
-    late = aligned(fold([*begun, *again, Sample(9.0, 2, "forward", 1)]), CURVE)[-1]
-    assert late.position == 106
+    for more, at in (([], 101.5), ([Sample(9.0, 2, "forward", 1)], 106)):
+        assert aligned(fold([*begun, *again, *more]), CURVE)[-1][0] == pytest.approx(at)
     first = aligned(fold([ON_GPU, PhaseBegun(0.0, 1, "forward"), Sample(5.0, 1, "forward")]), CURVE)
-    assert [entry.position for entry in first] == [103]
-
-
-def test_places_on_the_curve():
-    twice = replace(CURVE, spans=(*CURVE.spans, ("forward", 130, 140)))
-    assert place(twice, "forward", 1, 0.5) == 135
-    assert place(twice, "forward", 7, 0.5) == 135
-    assert place(twice, "import", 0, 0.5) is None
-    assert [column(CURVE, at) for at in (90, 100, 101, 103, 128, 500)] == [0, 0, 0.5, 1.5, 14, 14]
+    assert [at for at, _ in first] == [103]
+    # A second forward pass of the step lies on the second one of the curve, a third there too.
+    curve = replace(CURVE, spans=(*CURVE.spans, ("forward", 130, 140)))
+    passes = [PhaseBegun(3.0, 2, "forward"), PhaseBegun(4.0, 2, "forward")]
+    state = fold([*begun, *again, *passes, Sample(4.5, 2, "forward")])
+    assert [at for at, _ in aligned(state, curve)][-1] == pytest.approx(135)

@@ -16,7 +16,7 @@ from qtui.screen.plan.fields import changed, difference, form_fields, stepped
 from qtui.screen.plan.shown import Shown
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.live import recorded_plan
+from qtui_core.live import compare
 from qtui_core.memory import estimate
 from qtui_core.memory.advice.fit import candidates
 from qtui_core.memory.plan.options import Cheaper, RunPlan, choice, options_of
@@ -43,10 +43,10 @@ class Salted(RunPlan):
 @pytest.fixture
 def salted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "RunPlan", Salted)
-    monkeypatch.setattr(recorded_plan, "RunPlan", Salted)
-    recorded_plan._hints.cache_clear()
+    monkeypatch.setattr(compare, "RunPlan", Salted)
+    compare._hints.cache_clear()
     yield
-    recorded_plan._hints.cache_clear()
+    compare._hints.cache_clear()
 
 
 def run(*arguments: str) -> tuple[str, list[RunPlan]]:
@@ -81,7 +81,7 @@ def test_a_made_up_option_is_written() -> None:
     assert Salted().change_to(Salted(salt="coarse")) == "--salt coarse"
     recorded = json.loads(json.dumps(asdict(plan)))
     assert recorded["salt"] == "fine"
-    assert recorded_plan.plan_of(recorded) == plan
+    assert compare.plan_of(recorded) == plan
 
 
 def test_a_made_up_option_is_checked() -> None:

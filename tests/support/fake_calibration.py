@@ -8,9 +8,17 @@ import json
 import sys
 import time
 
-from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
-from qtui_core.live.lines import to_line
-from qtui_core.live.snapshot import End, Fault, PhaseEnded, StepTaken
+from qtui_core.live.recording import to_line
+from qtui_core.live.snapshot import (
+    End,
+    Fault,
+    PhaseEnded,
+    Predicted,
+    PredictedCurve,
+    RecordingHeader,
+    RunDevice,
+    StepTaken,
+)
 
 MIB = 1 << 20
 FOUND = {

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from qtui_core.live.header import (
-    Predicted,
-    PredictedCurve,
-    PredictedPhase,
-    RecordingHeader,
-    RunDevice,
-)
-from qtui_core.live.lines import RunEvent
+from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import (
     End,
     LogMessage,
     PhaseBegun,
     PhaseEnded,
+    Predicted,
+    PredictedCurve,
+    PredictedPhase,
+    RecordingHeader,
+    RunDevice,
     Sample,
     State,
     StepTaken,

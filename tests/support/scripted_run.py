@@ -15,7 +15,7 @@ from pathlib import Path
 
 from live_runs import ON_CPU, run
 
-from qtui_core.live.lines import to_line
+from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
 
 

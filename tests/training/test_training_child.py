@@ -15,9 +15,17 @@ from typing import Any
 import pytest
 from training_runs import CHILD, WORKER, configured, finished, hear_until, piped, say, started
 
-from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import from_line
-from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, Sample, State, StepTaken
+from qtui_core.live.recording import from_line
+from qtui_core.live.snapshot import (
+    End,
+    Fault,
+    LogMessage,
+    PhaseBegun,
+    RecordingHeader,
+    Sample,
+    State,
+    StepTaken,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
 from lazy_imports import LazyImport
 from training_runs import conducted, configured
 
-from qtui_core.live.header import RunDevice
-from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.live.snapshot import PhaseEnded, RunDevice
 from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.run.controls import Controls

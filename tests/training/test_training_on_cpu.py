@@ -11,9 +11,8 @@ from lazy_imports import LazyImport, lazy_names
 from training_runs import LLAMA, conducted, configured
 
 from qtui_core.live.compare import by_component, by_phase
-from qtui_core.live.header import RecordingHeader, RunDevice
 from qtui_core.live.predict import predict
-from qtui_core.live.snapshot import LogMessage
+from qtui_core.live.snapshot import LogMessage, RecordingHeader, RunDevice
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve

@@ -11,7 +11,7 @@ from live_runs import PREDICTED
 
 from qtui.engine.run.prepared_run import prepare_run, takes_from_others, warning_on_host
 from qtui_core.errors import UsageError
-from qtui_core.live.header import RunDevice
+from qtui_core.live.snapshot import RunDevice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.training.run.placement import Placement

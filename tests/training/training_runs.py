@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qtui_core.child_environment import child_environment
-from qtui_core.live.lines import RunEvent, from_line
+from qtui_core.live.recording import RunEvent, from_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve

@@ -10,14 +10,7 @@ from pathlib import Path
 from memory_estimator import COMPONENTS, GIB, PHASES, curve_rows
 
 from qtui_core.files import target_of
-from qtui_core.live.header import (
-    Predicted,
-    PredictedCurve,
-    PredictedPhase,
-    RecordingHeader,
-    RunDevice,
-)
-from qtui_core.live.lines import RunEvent, to_line
+from qtui_core.live.recording import RunEvent, to_line
 from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
@@ -25,6 +18,11 @@ from qtui_core.live.snapshot import (
     LogMessage,
     PhaseBegun,
     PhaseEnded,
+    Predicted,
+    PredictedCurve,
+    PredictedPhase,
+    RecordingHeader,
+    RunDevice,
     Sample,
     Snapshot,
     State,

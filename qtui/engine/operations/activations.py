@@ -19,25 +19,24 @@ from qtui.engine.captures import Capture
 from qtui.engine.operations.session import Session, finite_or_none
 from qtui.engine.requests import CaptureRequest, OutputsRequest, RangesRequest
 from qtui.engine.task import OperationTable, Task
-from qtui_core.activations import (
-    ActivationScheme,
-    RangeReport,
-    Side,
-    as_written,
-    compare_ranges,
-    output_errors,
-    static,
-    ways_of,
-)
 from qtui_core.activations.conclude import (
     columns_of,
     conclude_output,
     conclude_ranges,
     standing_out,
 )
-from qtui_core.activations.observers import MinMax
-from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, tokens_for
+from qtui_core.activations.observers import RangeRule, Side
+from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, output_errors, tokens_for
+from qtui_core.activations.ranges import (
+    ActivationScheme,
+    RangeReport,
+    as_written,
+    compare_ranges,
+    static,
+    ways_of,
+)
 from qtui_core.errors import UsageError
+from qtui_core.job import Job
 from qtui_core.loading.text import Text, builtin_text, read_text
 from qtui_core.models.quoting import printable
 from qtui_core.quant import PerModel
@@ -54,16 +53,13 @@ def capture(session: Session, task: Task[CaptureRequest]) -> CapturedModules:
     if not asked.tensors:
         raise UsageError("A capture needs a list of weights whose modules are wanted.")
     text = _text_of(asked)
-    last = ""
 
-    def stage(words: str, fraction: float) -> None:
-        nonlocal last
-        task.check()
-        task.progress(fraction, StageProgress(words) if words != last else None)
-        last = words
+    def report(done: float, total: float, words: str) -> None:
+        task.progress(done / total, StageProgress(words) if words else None)
 
+    job = Job(report, task.is_cancelled)
     source, tensors = session.models.source(model), list(asked.tensors)
-    found = session.captured.capture(model, source, tensors, text, stage, task.is_cancelled)
+    found = session.captured.capture(model, source, tensors, text, job)
     return CapturedModules(tuple(map(_captured_of, found)), tuple(session.captured.held(model)))
 
 
@@ -76,15 +72,7 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
     calibration, held_out = found.sides(side)
     observed = calibration.observed
     ways = ways_of(asked.scheme, observed)
-    reports = list(
-        compare_ranges(
-            ways,
-            calibration,
-            held_out,
-            progress=task.progress,
-            cancelled=task.is_cancelled,
-        )
-    )
+    reports = list(compare_ranges(ways, calibration, held_out, task.job))
     columns = columns_of(observed)
     subject = (
         f"{side.capitalize()} of {_short(found)}{_part(len(calibration.rows), observed.tokens)}"
@@ -122,7 +110,7 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
     ways: list[ActivationScheme | None] = [None]
     for scheme in schemes:
         if isinstance(scheme.granularity, PerModel):
-            ways.append(static(scheme, MinMax(), recording.observed))
+            ways.append(static(scheme, RangeRule(), recording.observed))
         else:
             ways.append(as_written(scheme))
     extent = next((e for s in schemes if (e := session.extent_of_weights(task, s))), None)
@@ -134,8 +122,7 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
         ways,
         transposed=transposed,
         model_absmax=extent,
-        progress=task.progress,
-        cancelled=task.is_cancelled,
+        job=task.job,
     )
     part = _part(x.shape[0], recording.observed.tokens)
     at = 1 + (asked.active if 0 <= asked.active < len(schemes) else 0)

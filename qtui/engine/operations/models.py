@@ -15,11 +15,7 @@ from qtui_core.telemetry.device import read_devices
 
 
 def open_model(session: Session, task: Task[ModelRequest]) -> ModelIndex:
-    def opened(done: int, total: int) -> None:
-        task.check()
-        task.progress(done / max(1, total))
-
-    return _index(session.models.open(task.asked.model, opened))
+    return _index(session.models.open(task.asked.model, task.job))
 
 
 def model_index(session: Session, task: Task[ModelRequest]) -> ModelIndex:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from qtui.engine.child_lines import RunClient
-from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import RUN_LINES, RunEvent
-from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun
+from qtui_core.live.recording import RUN_LINES, RunEvent
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, RecordingHeader
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run.worker")
 

@@ -16,8 +16,8 @@ from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import EXTRAS, installed_version, require
-from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
+from qtui_core.live.snapshot import Predicted, RecordingHeader
 from qtui_core.loading.text import read_text
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.advice.report import report_of_plan

@@ -9,14 +9,12 @@ from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.train.conclusion import conclude_train, within
 from qtui.report.train.ranges import ranges_blocks
 from qtui.report.train.tables import against_table, gap_table, steps_table
-from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
-from qtui_core.live.gap import Level
-from qtui_core.live.header import RecordingHeader
+from qtui_core.live.compare import RunBytes, by_component, by_phase, plan_of, too_early
+from qtui_core.live.gap import Level, levels_of
 from qtui_core.live.measured import Measured, measured
-from qtui_core.live.recorded_plan import plan_of
-from qtui_core.live.snapshot import AdaptersCompared, Fault
+from qtui_core.live.snapshot import AdaptersCompared, Fault, RecordingHeader
 from qtui_core.live.state import RunState
-from qtui_core.live.summary import levels_of, summary
+from qtui_core.live.summary import summary
 from qtui_core.quantities import format_bytes, format_count
 
 #: The most lines of the log in a report: the last ones.
@@ -98,15 +96,15 @@ def _levels(header: RecordingHeader, found: Measured) -> Table:
     tensors = found.counted == "tensors"
     peak = "live tensors, peak" if tensors else "allocated, peak"
     rows = [
-        PhaseRow("between steps", mine.resident_bytes if mine else None, found.resident_bytes),
-        PhaseRow(peak, mine.peak_allocated_bytes if mine else None, found.peak_allocated_bytes),
+        RunBytes("between steps", mine.resident_bytes if mine else None, found.resident_bytes),
+        RunBytes(peak, mine.peak_allocated_bytes if mine else None, found.peak_allocated_bytes),
     ]
     if not tensors:
         reserved = mine.peak_reserved_bytes if mine else None
         rows += [
-            PhaseRow("reserved, peak", reserved, found.peak_reserved_bytes),
-            PhaseRow("process", mine.process_bytes if mine else None, found.process_bytes),
-            PhaseRow("device, all processes", None, found.device_used_bytes),
+            RunBytes("reserved, peak", reserved, found.peak_reserved_bytes),
+            RunBytes("process", mine.process_bytes if mine else None, found.process_bytes),
+            RunBytes("device, all processes", None, found.device_used_bytes),
         ]
     return against_table("level", rows, note=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qtui.report.document import Column, Table, Tone, figures
 from qtui.report.numbers import format_value
-from qtui_core.live.compare import ComponentRow, PhaseRow
+from qtui_core.live.compare import RunBytes
 from qtui_core.live.gap import GapPart, Level
 from qtui_core.live.snapshot import StepTaken
 from qtui_core.quantities import signed_bytes
@@ -20,7 +20,7 @@ _OFF = 0.05
 
 def against_table(
     title: str,
-    rows: Sequence[PhaseRow] | Sequence[ComponentRow],
+    rows: Sequence[RunBytes],
     peak: str | None = None,
     *,
     note: bool = False,
@@ -45,7 +45,7 @@ def against_table(
     )
 
 
-def _tone(row: PhaseRow | ComponentRow, peak: str | None) -> Tone:
+def _tone(row: RunBytes, peak: str | None) -> Tone:
     if row.gap is not None and abs(row.gap) > _OFF:
         return "bad"
     return "warn" if row.name == peak else ""

@@ -7,22 +7,23 @@ checked against the size of the file before anything is made of it.
 from __future__ import annotations
 
 import math
+import os
+import re
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.files.ggml_types import BY_NAME, GGML_TYPES, GgmlType
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import regular_file_size, unreadable
-from qtui_core.models.files.safetensors import MAX_SIZE
-from qtui_core.models.quoting import printable, quoted
+from qtui_core.models.files.safetensors import MAX_SIZE, Header
+from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import QuantizationInfo
 from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 
-MAGIC = b"GGUF"
 #: Dimensions of a tensor: GGML_MAX_DIMS.
 MAX_DIMENSIONS = 4
 #: Data of each tensor starts at a multiple of this many bytes unless the metadata says else.
@@ -40,21 +41,29 @@ _SCALARS = {
     12: "<d",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
+_SPLIT = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.gguf)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class GgufHeader:
-    """Attributes:
-    tensors: in file order; shapes as numpy has them, rows first.
-    metadata: scalars, texts and short lists by key.
-    """
+def split_files(path: Path) -> list[Path]:
+    """A GGUF file and the others of its set, which llama.cpp names x-00001-of-00003.gguf. Raises
+    ModelError if some are missing."""
+    match = _SPLIT.fullmatch(path.name)
+    total = int(match[2]) if match else 0
+    if match is None or not 1 <= total <= 10_000:
+        return [path]
+    names = [f"{match[1]}-{i:05}-of-{match[2]}{match[3]}" for i in range(1, total + 1)]
+    absent = [name for name in names if not os.path.lexists(path.parent / name)]
+    if absent:
+        raise ModelError(
+            f"{quoted(path.name)} is one of {total:,} files of a model; missing beside it: "
+            f"{listed(absent)}."
+        )
+    return [followed(path.parent, name, path) for name in names]
 
-    tensors: tuple[TensorInfo, ...]
-    metadata: Mapping[str, Any]
 
-
-def read_gguf_header(path: Path, name: str) -> GgufHeader:
-    """Header of the GGUF file at `path`, its tensors filed under `name`.
+def read_gguf_header(path: Path, name: str) -> Header:
+    """Header of the GGUF file at `path`, its tensors filed under `name`, in file order; shapes as
+    numpy has them, rows first. The metadata are scalars, texts and short lists by key.
 
     Raises:
         ModelError: it cannot be read, is no GGUF file of this byte order and a known version,
@@ -76,51 +85,48 @@ class _Reader:
         self._what = f"The GGUF header of {quoted(name)}"
         self._position = 0
 
-    def header(self) -> GgufHeader:
-        self._check_start()
-        tensor_count = self._count("tensors")
-        entry_count = self._count("metadata entries")
+    def header(self) -> Header:
+        magic = self._stream.read(4)
+        self._position = 4
+        if magic != b"GGUF":
+            raise ModelError(
+                f"{quoted(self._file)} is not a GGUF file: it starts with {magic!r}, not b'GGUF'."
+            )
+        if (version := self._number("<I")) not in (2, 3):
+            raise ModelError(
+                f"{quoted(self._file)} is GGUF version {version}; qtui reads versions 2 and 3, of "
+                f"little-endian numbers."
+            )
+        counts = self._number("<Q"), self._number("<Q")
+        if max(counts) > MAX_ENTRIES:
+            raise self._malformed(f"it claims {max(counts):,} entries")
         metadata: dict[str, Any] = {}
-        for _ in range(entry_count):
+        for _ in range(counts[1]):
             key = self._text()
             if key in metadata:
-                raise ModelError(f"{self._what} has the key {quoted(key)} twice.")
+                raise self._malformed(f"the key {quoted(key)} is there twice")
             metadata[key] = self._value(self._number("<I"), key)
-        entries = [self._entry() for _ in range(tensor_count)]
+        entries = [self._entry() for _ in range(counts[0])]
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-            raise ModelError(f"{self._what} is malformed: its alignment is no power of two.")
+            raise self._malformed("its alignment is no power of two")
         start = -(-self._position // alignment) * alignment
         tensors = [self._tensor(*entry, start, alignment) for entry in entries]
         self._check_places(tensors)
-        return GgufHeader(tuple(tensors), metadata)
+        return Header(tuple(tensors), metadata)
 
-    def _check_start(self) -> None:
-        magic = self._stream.read(4)
-        self._position = 4
-        if magic != MAGIC:
-            if self._size < 4:
-                raise ModelError(
-                    f"{quoted(self._file)} has {self._size} bytes; it is empty or was cut off."
-                )
-            raise ModelError(
-                f"{quoted(self._file)} is not a GGUF file: it starts with {magic!r} and not with "
-                f"{MAGIC!r}."
-            )
-        version = self._number("<I")
-        if version >= 1 << 16:
-            raise ModelError(
-                f"{quoted(self._file)} is a GGUF file of big-endian numbers, which qtui does not "
-                f"read; convert it with gguf_convert_endian.py of llama.cpp."
-            )
-        if version not in (2, 3):
-            raise ModelError(
-                f"{quoted(self._file)} is GGUF version {version}; qtui reads versions 2 and 3."
-            )
+    def _malformed(self, fault: str, tensor: str | None = None) -> ModelError:
+        at = "" if tensor is None else f" at tensor {quoted(tensor)}"
+        return ModelError(f"{self._what} is malformed{at}: {fault}.")
 
-    def _bytes(self, count: int) -> bytes:
-        raw = self._stream.read(count) if self._position + count <= self._size else b""
-        if len(raw) != count:
+    def _bytes(self, count: int, *, skip: bool = False) -> bytes:
+        """The next bytes; none of those that are skipped."""
+        raw = b""
+        if (fits := self._position + count <= self._size) and skip:
+            self._stream.seek(count, 1)
+        elif fits:
+            raw = self._stream.read(count)
+        if not fits or len(raw) != (0 if skip else count):
             raise ModelError(
                 f"{self._what} ends before it is complete: byte {self._position + count:,} is "
                 f"asked for and the file has {self._size:,}. It was cut off; download it again."
@@ -131,97 +137,65 @@ class _Reader:
     def _number(self, layout: str) -> Any:
         return struct.unpack(layout, self._bytes(struct.calcsize(layout)))[0]
 
-    def _count(self, of_what: str) -> int:
-        count = int(self._number("<Q"))
-        if count > MAX_ENTRIES:
-            raise ModelError(f"{self._what} is malformed: it claims {count:,} {of_what}.")
-        return count
-
     def _text(self) -> str:
-        length = self._number("<Q")
-        if length > MAX_NAME:
-            raise ModelError(f"{self._what} is malformed: a name of {length:,} bytes.")
+        if (length := self._number("<Q")) > MAX_NAME:
+            raise self._malformed(f"it has a name of {length:,} bytes")
         try:
             return self._bytes(length).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ModelError(f"{self._what} holds a name that is not valid UTF-8.") from error
+            raise self._malformed("it holds a name that is not valid UTF-8") from error
 
     def _value(self, kind: int, key: str) -> Any:
+        """A scalar, a text, or a list of them: None for one too long to be of use here."""
         if kind in _SCALARS:
             return self._number(_SCALARS[kind])
         if kind == _STRING:
             # Tokens need not be valid text, and neither does what is only shown.
             return self._bytes(self._number("<Q")).decode("utf-8", "replace")
-        if kind == _ARRAY:
-            return self._array(key)
-        raise ModelError(
-            f"{self._what} is malformed: {quoted(key)} has a value of unknown type {kind}."
-        )
-
-    def _array(self, key: str) -> tuple[Any, ...] | None:
-        """A list of scalars or texts; None for one too long to be of use here."""
-        kind, count = self._number("<I"), int(self._number("<Q"))
-        if kind in _SCALARS:
-            width = struct.calcsize(_SCALARS[kind])
-            raw = self._bytes(count * width) if count <= KEPT_ELEMENTS else None
-            if raw is None:
-                self._skip(count * width)
-                return None
-            return tuple(value for (value,) in struct.iter_unpack(_SCALARS[kind], raw))
-        if kind == _STRING:
-            kept = count <= KEPT_ELEMENTS
+        inner, count = (self._number("<I"), self._number("<Q")) if kind == _ARRAY else (kind, 0)
+        kept = count <= KEPT_ELEMENTS
+        if kind == _ARRAY and inner in _SCALARS:
+            raw = self._bytes(count * struct.calcsize(_SCALARS[inner]), skip=not kept)
+            return tuple(v for (v,) in struct.iter_unpack(_SCALARS[inner], raw)) if kept else None
+        if kind == _ARRAY and inner == _STRING:
             texts = []
             for _ in range(count):
-                length = int(self._number("<Q"))
-                if kept:
-                    texts.append(self._bytes(length).decode("utf-8", "replace"))
-                else:
-                    self._skip(length)
+                raw = self._bytes(self._number("<Q"), skip=not kept)
+                texts += [raw.decode("utf-8", "replace")] if kept else []
             return tuple(texts) if kept else None
-        raise ModelError(
-            f"{self._what} is malformed: {quoted(key)} is a list of unknown type {kind}."
-        )
-
-    def _skip(self, count: int) -> None:
-        if self._position + count > self._size:
-            self._bytes(count)  # which says so
-        self._stream.seek(count, 1)
-        self._position += count
+        raise self._malformed(f"{quoted(key)} has values of unknown type {inner}")
 
     def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
         """(name, shape, type, offset of the data)."""
         name = self._text()
-        dimensions = self._number("<I")
-        if dimensions > MAX_DIMENSIONS:
-            raise ModelError(
-                f"{self._what} is malformed at tensor {quoted(name)}: it has {dimensions:,} "
-                f"dimensions; {MAX_DIMENSIONS} is the most."
+        if (dimensions := self._number("<I")) > MAX_DIMENSIONS:
+            raise self._malformed(
+                f"it has {dimensions:,} dimensions; {MAX_DIMENSIONS} is the most", name
             )
         # The file lists the fastest dimension first; numpy lists it last.
-        shape = tuple(int(self._number("<Q")) for _ in range(dimensions))[::-1]
-        return name, shape, self._number("<I"), int(self._number("<Q"))
+        shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
+        return name, shape, self._number("<I"), self._number("<Q")
 
     def _tensor(
         self, name: str, shape: tuple[int, ...], number: int, offset: int, start: int, align: int
     ) -> TensorInfo:
-        where = f"{self._what} is malformed at tensor {quoted(name)}"
-        kind = GGML_TYPES.get(number)
+        kind, elements = GGML_TYPES.get(number), math.prod(shape)
         if kind is None:
             raise ModelError(
                 f"Tensor {quoted(name)} of {quoted(self._file)} is of GGML type {number}, which "
                 f"qtui does not know; it may be newer than this qtui."
             )
-        elements = math.prod(shape)
         if elements > MAX_SIZE:
-            raise ModelError(f"{where}: its shape multiplies to more than 2^63 elements.")
+            raise self._malformed("its shape multiplies to more than 2^63 elements", name)
         columns = shape[-1] if shape else 1
         if columns % kind.block:
-            raise ModelError(
-                f"{where}: rows of {columns:,} elements are no whole number of blocks of "
-                f"{kind.block}, which {kind.name} has."
+            raise self._malformed(
+                f"rows of {columns:,} elements are no whole number of blocks of {kind.block}, "
+                f"which {kind.name} has",
+                name,
             )
         if offset % align:
-            raise ModelError(f"{where}: its data at {offset:,} is not aligned to {align} bytes.")
+            raise self._malformed(f"its data at {offset:,} is not aligned to {align} bytes", name)
         nbytes = elements // kind.block * kind.nbytes
         begin = start + offset
         if begin + nbytes > self._size:
@@ -242,18 +216,15 @@ class _Reader:
             role=Role.VALUES if kind.is_plain else Role.CODES,
         )
 
-    def _check_places(self, tensors: list[TensorInfo]) -> None:
+    def _check_places(self, tensors: Sequence[TensorInfo]) -> None:
         names: set[str] = set()
         end = 0
         for tensor in sorted(tensors, key=lambda t: (t.begin, t.end)):
             if tensor.name in names:
-                raise ModelError(f"{self._what} has tensor {quoted(tensor.name)} twice.")
-            names.add(tensor.name)
+                raise self._malformed("it is there twice", tensor.name)
             if tensor.begin < end:
-                raise ModelError(
-                    f"{self._what} is malformed: the data of tensor {quoted(tensor.name)} "
-                    f"overlaps the one before it."
-                )
+                raise self._malformed("its data overlaps the one before it", tensor.name)
+            names.add(tensor.name)
             end = max(end, tensor.end)
 
 
@@ -271,11 +242,11 @@ def describe_gguf(tensors: Mapping[str, TensorInfo]) -> QuantizationInfo | None:
     kinds = Counter(t.dtype for t in codes)
     weights = sum(t.parameters for t in codes)
     bits = 8 * sum(t.nbytes for t in codes) / weights if weights else 0.0
-    listed = ", ".join(f"{count:,} of {name}" for name, count in kinds.most_common())
+    counts = ", ".join(f"{count:,} of {name}" for name, count in kinds.most_common())
     return QuantizationInfo(
         method="gguf",
         detail=(
-            f"{len(codes):,} of {len(tensors):,} tensors hold GGUF blocks ({listed}): "
+            f"{len(codes):,} of {len(tensors):,} tensors hold GGUF blocks ({counts}): "
             f"{weights:,} weights at {bits:.2f} bits each, scales counted. Statistics are of the "
             f"decoded values."
         ),

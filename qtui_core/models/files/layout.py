@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.files.jsontext import load_object
-from qtui_core.models.files.pickles import PICKLE_SUFFIXES, convert_command, weight_pickles
+from qtui_core.models.files.pickles import refusal, weight_pickles
 from qtui_core.models.files.safetensors import Header
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.tensors import TensorInfo
@@ -23,6 +24,8 @@ INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 GGUF_SUFFIX = ".gguf"
+#: How the sentence begins that says so, where there is nothing else to say.
+NO_WEIGHTS = "There are no weights"
 
 _SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 
@@ -83,64 +86,42 @@ def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
             f"that says which belong together. Open one of them by its path."
         )
     ((stem, count),) = series
-    shards: dict[int, str] = {}
-    for match in matches:
-        other = shards.setdefault(int(match[2]), match[0])
-        if other != match[0]:
+    numbers = [int(match[2]) for match in matches]
+    first = 0 if 0 in numbers else 1  # a few tools count from 0
+    for at, (number, name) in enumerate(zip(numbers, files, strict=True)):
+        if number in numbers[:at] or not first <= number < first + count:
             raise ModelError(
-                f"{subject} holds two files for shard {int(match[2])} of {count:,}: "
-                f"{quoted(other)} and {quoted(match[0])}. Remove the one that is not of this model."
+                f"{subject} holds {quoted(name)}, which is not one of the {count:,} shards of one "
+                f"model. Remove what is not of this model."
             )
-    first = 0 if 0 in shards else 1  # a few tools count from 0
-    stray = [name for number, name in shards.items() if not first <= number < first + count]
-    if stray:
+    if len(numbers) < count:
+        absent = (n for n in range(first, first + count) if n not in numbers)
+        digits, total = len(matches[0][2]), matches[0][3]
+        names = [f"{stem}-{n:0{digits}}-of-{total}{SUFFIX}" for n in islice(absent, 3)]
+        more = count - len(numbers) - len(names)
         raise ModelError(
-            f"{subject} holds {quoted(stray[0])}, a shard beyond the last of {count:,}; its files "
-            f"do not belong together."
-        )
-    if len(shards) < count:
-        digits = len(matches[0][2])
-        absent = (n for n in range(first, first + count) if n not in shards)
-        names = [f"{stem}-{n:0{digits}}-of-{matches[0][3]}{SUFFIX}" for n in islice(absent, 3)]
-        more = count - len(shards) - len(names)
-        raise ModelError(
-            f"{subject} holds {len(shards):,} of {count:,} shards; missing: {listed(names)}"
+            f"{subject} holds {len(numbers):,} of {count:,} shards; missing: {listed(names)}"
             f"{f' and {more:,} more' if more else ''}."
         )
     return tuple(files)
 
 
 def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
-    pickles = weight_pickles(names)
-    if pickles:
-        here = "Convert" if folder else "Download and convert"
-        paths = [str(folder / n) if folder else n for n in pickles]
-        return (
-            f"The weights in {where} are pickles ({listed(pickles)}); loading a pickle runs "
-            f"code from the file, so qtui does not open it. {here} each once, where you trust "
-            f"it: {convert_command(paths)}"
-        )
-    gguf = [n for n in names if n.lower().endswith(GGUF_SUFFIX)]
-    if gguf:
-        here = "Open" if folder else "Download and open"
-        path = folder / gguf[0] if folder else gguf[0]
-        return (
-            f"The weights in {where} are GGUF ({listed(gguf)}). {here} one by its path, for "
-            f"example {quoted(path)}."
-        )
-    return f"There are no weights ({SUFFIX}) in {where}."
+    get = "" if folder else "Download and "
 
+    def paths(found: Sequence[str]) -> list[str]:
+        return [str(folder / name) if folder else name for name in found]
 
-def refuse_file(path: str) -> ModelError | None:
-    """The reason a single file of this name is not opened, if there is one."""
-    lowered = path.lower()
-    if lowered.endswith(PICKLE_SUFFIXES):
-        return ModelError(
-            f"{quoted(path)} is a pickle: loading it runs code from the file, so qtui does not "
-            f"open it. Convert it once, where you trust it: "
-            f"{convert_command([path])}"
+    if pickles := weight_pickles(names):
+        start = f"The weights in {where} are pickles ({listed(pickles)}); loading a pickle runs"
+        return refusal(start, paths(pickles), f"{get}convert each".capitalize())
+    if gguf := [n for n in names if n.lower().endswith(GGUF_SUFFIX)]:
+        how = f"{get}open one by its path".capitalize()
+        return (
+            f"The weights in {where} are GGUF ({listed(gguf)}). {how}, for example "
+            f"{quoted(paths(gguf)[0])}."
         )
-    return None
+    return f"{NO_WEIGHTS} ({SUFFIX}) in {where}."
 
 
 def read_index(raw: bytes, name: str) -> dict[str, str]:
@@ -155,13 +136,9 @@ def read_index(raw: bytes, name: str) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{what} has no weight_map, so it names no shards.")
     files: dict[str, str] = {}
-    for tensor, file in weight_map.items():
+    for file in weight_map.values():
         if not isinstance(file, str):
             raise ModelError(f"{what} is malformed: weight_map must map text to text.")
-        if not file:
-            raise ModelError(
-                f"{what} names no file for tensor {quoted(tensor)}: its name is empty."
-            )
         if file not in files:
             if fault := _fault(file):
                 raise ModelError(f"{what} names {quoted(file)}, {fault}.")
@@ -175,55 +152,37 @@ def _fault(name: str) -> str | None:
     elsewhere = posix.is_absolute() or windows.drive or windows.root or "://" in name
     if elsewhere or ".." in windows.parts:
         return "which is outside the model's folder; it is not followed"
-    if not name.isprintable():
-        return "a file name with control characters; it is not followed"
-    if "\\" in name:
-        return "a file name with a backslash; folders are written with / in an index"
-    if not name.endswith(SUFFIX):
+    if not name.isprintable() or "\\" in name or not name.endswith(SUFFIX):
         return "which is not a safetensors file"
     return None
 
 
-def merge_headers(
-    headers: Sequence[Header], weight_map: Mapping[str, str] | None, index: str | None
-) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+def merge_headers(headers: Iterable[Header]) -> tuple[dict[str, TensorInfo], dict[str, Any]]:
     """All tensors of a model in natural order of their names (layer 2 before layer 10), and
     the metadata of all its files.
 
     Raises:
-        ModelError: a tensor is in two files, or not in the file the index says.
+        ModelError: a tensor is in two files.
     """
     tensors: dict[str, TensorInfo] = {}
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
     for header in headers:
         for info in header.tensors:
             other = tensors.setdefault(info.name, info)
             if other is not info:
                 raise ModelError(
-                    f"Tensor {quoted(info.name)} is in two shards: {quoted(other.file)} and "
+                    f"Tensor {quoted(info.name)} is in two files: {quoted(other.file)} and "
                     f"{quoted(info.file)}."
                 )
-        for key, value in header.metadata.items():
-            metadata.setdefault(key, value)
-    for name, file in (weight_map or {}).items():
-        if name not in tensors or tensors[name].file != file:
-            raise ModelError(
-                f"The index {quoted(index)} says tensor {quoted(name)} is in {quoted(file)}, "
-                f"but it is not."
-            )
-    ordered = sorted(tensors, key=natural_key)
-    return {name: tensors[name] for name in ordered}, metadata
+        metadata = {**header.metadata, **metadata}
+    return {name: tensors[name] for name in sorted(tensors, key=natural_key)}, metadata
 
 
 def natural_key(name: str) -> tuple[object, ...]:
     """Sorts digits inside a name as numbers. Never converts them: a name may hold more digits
     than Python turns into an int."""
-    parts = re.split(r"([0-9]+)", name)
-    key: list[object] = []
-    for i, part in enumerate(parts):
-        if i % 2:
-            digits = part.lstrip("0")
-            key.append((len(digits), digits, len(part)))
-        else:
-            key.append(part)
-    return tuple(key)
+    parts: list[object] = [*re.split(r"([0-9]+)", name)]
+    for i, digits in enumerate(parts[1::2]):
+        number = str(digits).lstrip("0")
+        parts[2 * i + 1] = (len(number), number, len(str(digits)))
+    return tuple(parts)

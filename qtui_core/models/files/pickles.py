@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
-from itertools import takewhile
 
 from qtui_core.models.quoting import printable
 
@@ -28,20 +28,23 @@ def weight_pickles(names: Sequence[str]) -> list[str]:
     return [n for n in pickles if n.startswith("pytorch_model")] or pickles
 
 
+def refusal(start: str, paths: Sequence[str], how: str = "Convert it") -> str:
+    """The sentence on pickles at these paths; `start` ends in what "code from the file" follows,
+    `how` is what to do once."""
+    return (
+        f"{start} code from the file, so qtui does not open it. {how} once, where you trust it: "
+        f"{convert_command(paths)}"
+    )
+
+
 def convert_command(paths: Sequence[str]) -> str:
     """The command that converts the pickles at these paths, every one to a file of its own."""
     # Two pickles of one name would end in one file: the second is another form of the first.
-    distinct = list({p.rpartition(".")[0]: p for p in reversed(paths)}.values())[::-1]
+    distinct = [*{p.rpartition(".")[0]: p for p in reversed(paths)}.values()][::-1]
+    words = [shlex.quote(printable(p)) for p in distinct]
     if len(distinct) > _MAX_SPELLED:
-        start = printable(_common_start(distinct))
-        suffixes = {p.rpartition(".")[2] for p in distinct}
-        return " ".join(
-            [CONVERT_COMMAND, *(f"{shlex.quote(start)}*.{s}" for s in sorted(suffixes))]
-        )
-    return " ".join([CONVERT_COMMAND, *(shlex.quote(printable(p)) for p in distinct)])
-
-
-def _common_start(texts: Sequence[str]) -> str:
-    # The first and the last in order differ no later than any others.
-    pairs = zip(min(texts), max(texts), strict=False)
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # Of characters, as the shards of a model differ in their numbers.
+        start = os.path.commonprefix(distinct)  # noqa: RUF071
+        suffixes = sorted({p.rpartition(".")[2] for p in distinct})
+        words = [f"{shlex.quote(printable(start))}*.{suffix}" for suffix in suffixes]
+    return " ".join([CONVERT_COMMAND, *words])

@@ -7,6 +7,7 @@ differences: a dtype that is not known is listed, and a repeated name is an erro
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class Header:
     """The header of one file: its tensors in file order, and the free-text metadata."""
 
     tensors: tuple[TensorInfo, ...]
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Any]
 
 
 def header_length(start: bytes, file: str, size: int) -> int:
@@ -119,7 +120,9 @@ def _tensor(name: str, entry: Any, file: str, start: int, what: str) -> TensorIn
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ModelError(f"{where}: data_offsets are not a beginning and an end.")
     begin, end = offsets
-    elements = _product(shape, where)
+    elements = math.prod(shape)
+    if elements > MAX_SIZE:
+        raise ModelError(f"{where}: its shape multiplies to more than 2^63 elements.")
     bits = DTYPE_BITS.get(dtype)
     if bits is not None and elements * bits != 8 * (end - begin):
         raise ModelError(
@@ -141,22 +144,9 @@ def _tensor(name: str, entry: Any, file: str, start: int, what: str) -> TensorIn
 
 def _sizes(value: Any, field: str, where: str) -> tuple[int, ...]:
     # `type` rather than isinstance: JSON `true` is an int to Python, and no size.
-    if not isinstance(value, list) or not all(type(v) is int for v in value):
-        raise ModelError(f"{where}: {field} is not a list of whole numbers.")
-    if any(not 0 <= v <= MAX_SIZE for v in value):
-        raise ModelError(f"{where}: {field} holds a number that is negative or beyond 2^63.")
-    return tuple(value)
-
-
-def _product(shape: Sequence[int], where: str) -> int:
-    if 0 in shape:
-        return 0
-    elements = 1
-    for dimension in shape:
-        elements *= dimension
-        if elements > MAX_SIZE:
-            raise ModelError(f"{where}: its shape multiplies to more than 2^63 elements.")
-    return elements
+    if isinstance(value, list) and all(type(v) is int and 0 <= v <= MAX_SIZE for v in value):
+        return tuple(value)
+    raise ModelError(f"{where}: {field} is not a list of whole numbers from 0 to 2^63.")
 
 
 def _check_coverage(tensors: Sequence[TensorInfo], start: int, size: int, what: str) -> None:
@@ -169,13 +159,10 @@ def _check_coverage(tensors: Sequence[TensorInfo], start: int, size: int, what: 
                 f"at byte {tensor.begin:,}."
             )
         position = tensor.end
-    if position > size:
+    if position != size:
+        left = "it was cut off, so download or copy it again"
+        if position < size:
+            left = f"{size - position:,} bytes belong to no tensor"
         raise ModelError(
-            f"{what} describes a file of {position:,} bytes, but it has {size:,}; it was cut "
-            f"off, so download or copy it again."
-        )
-    if position < size:
-        raise ModelError(
-            f"{what} describes a file of {position:,} bytes, but it has {size:,}; "
-            f"{size - position:,} bytes belong to no tensor."
+            f"{what} describes a file of {position:,} bytes, but it has {size:,}; {left}."
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.live.header import RunDevice
+from qtui_core.live.snapshot import RunDevice
 from qtui_core.memory.plan.options import Segments
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine

@@ -14,6 +14,7 @@ import running_models
 from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.job import Cancelled, Job
 from qtui_core.loading.text import Text, builtin_text, read_text
 from qtui_core.loading.tokens import (
     Tokenizer,
@@ -24,7 +25,6 @@ from qtui_core.loading.tokens import (
 )
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
-from qtui_core.quant import Cancelled
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -236,19 +236,11 @@ def test_a_dtype_the_cpu_lacks_runs_in_float32_and_says_so(tmp_path: Path) -> No
 
 def test_cancelling_between_batches_leaves_nothing(tmp_path: Path) -> None:
     loaded = opened(running_models.llama(tmp_path / "m"))
-    asked = []
-
-    def cancelled() -> bool:
-        asked.append(1)
-        return len(asked) > 2
-
-    heard: list[float] = []
+    heard: list[tuple[float, float]] = []
+    job = Job(lambda done, total, _: heard.append((done, total)), lambda: len(heard) == 2)
     with pytest.raises(Cancelled):
-        capture(
-            loaded, windows(*range(60, 70)), ["lm_head"], cancelled=cancelled, progress=heard.append
-        )
-    assert len(heard) == 2
-    assert 0 < heard[0] < heard[1] < 1
+        capture(loaded, windows(*range(60, 70)), ["lm_head"], job=job)
+    assert heard == [(60, 645), (121, 645)]
     assert not any(module._forward_hooks for module in loaded.model.modules())
 
 

@@ -11,19 +11,16 @@ import pytest
 
 from qtui.engine.captures import MODULES_KEPT, CapturedTensor, Captures
 from qtui_core.errors import UsageError
+from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.loading.text import Text
 from qtui_core.models import open_model
-from qtui_core.quant import Cancelled
 
 TEXT = Text("def f(x):\n    return x + 1\n" * 8, "a text")
 DOWN = [f"model.layers.{i}.mlp.down_proj.weight" for i in range(6)]
 
 
-def run(captures: Captures, tensors: list[str], **options: Any) -> Any:
-    settings = {"stage": lambda words, fraction: None, "cancelled": lambda: False, **options}
-    source = options.pop("source", None) or open_model("demo")
-    settings.pop("source", None)
-    return captures.capture("demo", source, tensors, TEXT, **settings)
+def run(captures: Captures, tensors: list[str], source: Any = None, job: Job = IDLE) -> Any:
+    return captures.capture("demo", source or open_model("demo"), tensors, TEXT, job)
 
 
 @pytest.mark.slow
@@ -65,12 +62,12 @@ def test_a_model_opened_meanwhile_is_not_given_captures_of_the_one_before() -> N
     captures, source = Captures(), open_model("demo")
     run(captures, DOWN[:1], source=source)
 
-    def stage(words: str, fraction: float) -> None:
+    def report(done: float, total: float, words: str) -> None:
         if words == "running on the held-out text":
             thread = threading.Thread(target=captures.forget)
             thread.start()
             thread.join(10)
 
     with pytest.raises(Cancelled):
-        run(captures, DOWN[1:2], source=source, stage=stage)
+        run(captures, DOWN[1:2], source=source, job=Job(report))
     assert captures.held("demo") == []

@@ -164,10 +164,7 @@ def test_files_that_are_no_adapter_are_one_sentence_each(base, tmp_path):
         "has no adapter_config.json (it is empty)": folder("empty"),
         "which --against compares": folder("whole", config__json=b"{}"),
         "is a pickle": folder("bin", adapter_config__json=settings, adapter_model__bin=b""),
-        "in several files": folder(
-            "shards", **{"adapter_config__json": settings,
-                         "adapter_model-00001-of-00002__safetensors": b""}),
-        "weights are missing": folder("alone", adapter_config__json=settings),
+        "load the adapter with peft": folder("alone", adapter_config__json=settings),
         "not valid JSON": folder("text", adapter_config__json=b"r: 8",
                                  adapter_model__safetensors=(
                                      write_adapter(tmp_path / "x", lora(Q, 12, 16))

@@ -68,29 +68,18 @@ def test_no_network(run):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason", "names"),
-    [
-        ({"HF_ENDPOINT": "http://[::1"}, "Invalid IPv6 URL", "variable HF_ENDPOINT."),
-        ({"HF_HUB_ETAG_TIMEOUT": "abc"}, "'abc'", "variable HF_HUB_ETAG_TIMEOUT."),
-        (
-            {"HF_HUB_DOWNLOAD_TIMEOUT": "abc", "HF_ENDPOINT": "http://127.0.0.1:9"},
-            "'abc'",
-            "variables HF_ENDPOINT and HF_HUB_DOWNLOAD_TIMEOUT.",
-        ),
-    ],
-)
-def test_settings_the_library_does_not_start_with(run, settings, reason, names):
-    code, out, err = run("org/two", **settings)
+@pytest.mark.parametrize("name", ["HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"])
+def test_settings_the_library_does_not_start_with(run, name):
+    code, out, err = run("org/two", **{name: "abc"})
     assert (code, out) == (1, "")
-    assert reason in err
-    assert err.endswith(f"Check the environment {names}\n")
+    assert "'abc'" in err
+    assert err.endswith("Check the environment variables that begin with HF_.\n")
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
     ("address", "says_so"),
-    [("", "is empty"), ("nonsense", "is 'nonsense'"), ("ftp://h", "is 'ftp"), ("http:/x", "is 'h")],
+    [("", "is ''"), ("nonsense", "is 'nonsense'"), ("ftp://h", "is 'ftp"), ("http:/x", "is 'h")],
 )
 def test_an_endpoint_that_is_no_address(run, address, says_so):
     code, out, err = run("org/two", HF_ENDPOINT=address)

@@ -15,6 +15,7 @@ from local_models import A, B, save
 from safetensors.numpy import save_file
 
 from qtui_core.errors import ModelError
+from qtui_core.job import Job
 from qtui_core.models import open_model
 from qtui_core.models.files.layout import natural_key
 from qtui_core.models.opening import DEMO_FOLDER
@@ -24,7 +25,7 @@ load_file = LazyImport("safetensors.torch", "load_file")
 
 def test_a_folder_of_shards(sharded):
     progress = []
-    with open_model(sharded, progress=lambda *p: progress.append(p)) as source:
+    with open_model(sharded, job=Job(lambda *p: progress.append(p[:2]))) as source:
         assert source.origin == "folder"
         assert source.architecture == "LlamaForCausalLM"
         assert {n: t.file for n, t in source.tensors.items()} == {
@@ -62,29 +63,14 @@ def test_the_weights_of_a_folder(tmp_path, present):
     assert [t.file for t in source.tensors.values()] == [present[0]]
 
 
-def test_shards_without_an_index_are_taken_when_complete(sharded):
-    (sharded / "model.safetensors.index.json").unlink()
-    assert open_model(sharded).parameters == 10
-    (sharded / "model-00001-of-00002.safetensors").unlink()
-    (sharded / "model-00002-of-00002.safetensors").rename(
-        sharded / "model-00003-of-00009.safetensors"
-    )
-    save(sharded / "model-00004-of-00009.safetensors", c=A)
-    with pytest.raises(ModelError, match=r"2 of 9 shards; missing: .*-00001-of-.* and 4 more"):
-        open_model(sharded)
-
-
 @pytest.mark.parametrize(
     ("present", "says"),
     [
         (["m-1-of-2"], r"holds 1 of 2 shards; missing: 'm-2-of-2\.safetensors'\.$"),
         (["m-00001-of-00003", "m-00003-of-00003"], r"2 of 3 .* 'm-00002-of-00003.safetensors'\.$"),
         (["m-00007-of-90000000"], "holds 1 of 90,000,000 shards; missing: .* and 89,999,996 more"),
-        (
-            ["m-00001-of-00002", "m-1-of-2", "m-00002-of-00002"],
-            "two files for shard 1 of 2: 'm-00001-of-00002.safetensors' and 'm-1-of-2.safetensors'",
-        ),
-        (["m-1-of-2", "m-3-of-2"], r"holds 'm-3-of-2\.safetensors', a shard beyond the last of 2"),
+        (["m-1-of-2", "m-00001-of-00002", "m-00002-of-00002"], "'m-1-of-2.safetensors', which is"),
+        (["m-1-of-2", "m-3-of-2"], "'m-3-of-2.safetensors', which is not one of the 2 shards"),
     ],
 )
 def test_some_of_the_shards_are_not_the_model(tmp_path, present, says):
@@ -97,7 +83,9 @@ def test_some_of_the_shards_are_not_the_model(tmp_path, present, says):
     assert open_model(tmp_path / f"{present[0]}.safetensors").parameters == 6
 
 
-@pytest.mark.parametrize("names", [["m-00001-of-00001"], ["m-0-of-2", "m-1-of-2"]])
+@pytest.mark.parametrize(
+    "names", [["m-00001-of-00001"], ["m-0-of-2", "m-1-of-2"], ["m-1-of-2", "m-2-of-2"]]
+)
 def test_shards_that_are_all_there(tmp_path, names):
     for name in names:
         save(tmp_path / f"{name}.safetensors", **{name: A})
@@ -155,19 +143,6 @@ def test_names_are_in_natural_order(tmp_path):
     ]  # fmt: skip
 
 
-def test_links_are_followed_as_the_hub_cache_needs(tmp_path):
-    save(tmp_path / "blobs" / "abc", a=A)
-    folder = tmp_path / "snapshots" / "123"
-    folder.mkdir(parents=True)
-    (folder / "model.safetensors").symlink_to("../../blobs/abc")
-    assert open_model(folder).read_rows("a", 0, 2) == A.tobytes()
-    assert list(open_model(tmp_path / "blobs" / "abc").tensors) == ["a"]
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").symlink_to("gone")
-    with pytest.raises(ModelError, match="no such file"):
-        open_model(folder)
-
-
 def test_gguf_in_a_folder_is_named(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for path in (tmp_path, tmp_path / "model.gguf"):  # the second is cut off
@@ -182,9 +157,6 @@ def test_a_folder_with_nothing_in_it(tmp_path):
     with pytest.raises(ModelError, match="it holds 'notes") as caught:
         open_model(tmp_path)
     assert str(caught.value).isprintable()
-    save(tmp_path / "weights" / "model.safetensors", a=A)
-    with pytest.raises(ModelError, match="weights' is meant"):
-        open_model(tmp_path)
 
 
 def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
@@ -236,12 +208,9 @@ def test_an_absurdly_long_config_is_not_read(tmp_path):
     path.unlink()
 
 
-def test_a_repeated_key_in_a_config_is_accepted(tmp_path):
+def test_a_config_may_repeat_keys_and_hold_control_characters(tmp_path):
     (tmp_path / "config.json").write_text('{"a": 1, "a": 2}')
     assert open_model(tmp_path).config == {"a": 2}
-
-
-def test_control_characters_in_a_config_are_not_passed_on(tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": ["A\\u001b[31m"]}')
     assert open_model(tmp_path).architecture == "A\\x1b[31m"
 

@@ -41,11 +41,9 @@ def test_a_folder_of_pickles(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(PICKLE)
     with pytest.raises(ModelError, match="pickles"):
         open_model(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    source = open_model(tmp_path)  # enough to estimate memory
-    assert source.config == {"model_type": "gpt2"}
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')  # enough to estimate memory
     with pytest.raises(ModelError, match="runs code from the file"):
-        source.require_weights()
+        open_model(tmp_path).require_weights()
 
 
 def test_the_command_names_the_files_where_they_are(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ from qtui.tui.panels.train.views.phases_view import PhasesView
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui.tui.panels.train.views.run_view import RunView
 from qtui_core.errors import UsageError
-from qtui_core.live.recorded_plan import plan_of
+from qtui_core.live.compare import plan_of
 from qtui_core.memory.plan.options import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable

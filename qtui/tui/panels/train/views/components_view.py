@@ -11,7 +11,7 @@ from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.phases_view import ESTIMATE, NAME, bars, heading, numbers, wider_by
-from qtui_core.live.compare import ComponentRow, by_component
+from qtui_core.live.compare import RunBytes, by_component
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.replay.timeline import PLACES
 
@@ -47,9 +47,9 @@ class ComponentsView(TrainView):
         return why_it_differs(shown) or super().meaning(shown)
 
 
-def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas) -> list[TextLine]:
+def _block(phase: str, peak: bool, rows: Sequence[RunBytes], canvas: Canvas) -> list[TextLine]:
     title = f"at the peak of {phase}" if peak else f"after {phase}"
-    most = max(max(row.estimated, row.measured) for row in rows) or 1
+    most = max(max(row.estimated or 0, row.measured or 0) for row in rows) or 1
     name = ESTIMATE + wider_by(canvas) - NAME
     title = shortened(title, name + 1, canvas.glyphs.ellipsis)
     lines: list[TextLine] = [heading(title, canvas)]
@@ -63,6 +63,6 @@ def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas)
                 *bars(row.estimated, row.measured, most, canvas),
             ]
         )
-    whole = [sum(row.estimated for row in rows), sum(row.measured for row in rows)]
+    whole = [sum(row.estimated or 0 for row in rows), sum(row.measured or 0 for row in rows)]
     lines.append([Put(2, "all", "best"), *numbers(whole[0], whole[1], canvas)])
     return lines

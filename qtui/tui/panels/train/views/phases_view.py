@@ -12,7 +12,7 @@ from qtui.tui.panels.train.levels import gap_of, gap_text, gap_tone
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, how_to_begin, why_nothing
 from qtui_core.live.compare import (
-    PhaseRow,
+    RunBytes,
     by_phase,
     steps_needed,
     too_early,
@@ -96,14 +96,14 @@ def _remarks(state: RunState) -> Iterator[str]:
         yield "load: on a CPU all weights lie there before they are quantized"
 
 
-def _level_rows(state: RunState) -> list[PhaseRow]:
+def _level_rows(state: RunState) -> list[RunBytes]:
     """The rows of the bytes between steps, and of the levels above the tensors."""
     found = measured(state)
     predicted = state.header.predicted if state.header is not None else None
     resident = None if predicted is None else predicted.resident_bytes
-    rows = [PhaseRow("resident", resident, found.resident_bytes)]
+    rows = [RunBytes("resident", resident, found.resident_bytes)]
     levels = gap_of(state)
-    rows += [PhaseRow(each.name, each.estimated, each.measured) for each in levels]
+    rows += [RunBytes(each.name, each.estimated, each.measured) for each in levels]
     return [row for row in rows if row.measured is not None]
 
 
@@ -117,7 +117,7 @@ def heading(what: str, canvas: Canvas) -> TextLine:
     return puts
 
 
-def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLine:
+def _phase(row: RunBytes, state: RunState, most: int, canvas: Canvas) -> TextLine:
     here = row.name == state.phase and not state.over
     failed = state.fault is not None and state.fault.fatal and state.fault.phase == row.name
     mark = canvas.glyphs.pointer if here else "!" if failed else " "

@@ -11,9 +11,8 @@ from qtui.report.pictures.cells import ACROSS
 from qtui.screen.curve.dots import Stroke, Track
 from qtui.tui.panels.train.views.run_picture import Overlay, Place
 from qtui_core.live.align import aligned
-from qtui_core.live.header import PredictedCurve
-from qtui_core.live.series import Moment
-from qtui_core.live.state import RunState
+from qtui_core.live.snapshot import PredictedCurve
+from qtui_core.live.state import Moment, RunState
 from qtui_core.memory.replay.timeline import Span, StackedCurve, stacked
 
 Levels = tuple[str, Stroke, Callable[[Moment], int | None]]
@@ -45,10 +44,10 @@ def overlay(
     """The lines over the curve, from the latest steps. The first step is left out if there are
     others, as it has no optimizer states yet."""
     placed = aligned(_with_step_before(state), curve) if places else ()
-    later = [each for each in placed if each.moment.step > 1]
+    later = [pair for pair in placed if pair[1].step > 1]
     chosen = later or placed
-    columns = _points_of([each.position for each in chosen], curve, places, points)
-    moments = [each.moment for each in chosen]
+    columns = _points_of([position for position, _ in chosen], curve, places, points)
+    moments = [moment for _, moment in chosen]
     tracks, latest = [], []
     now = state.recent[-1] if state.recent else None
     for name, stroke, level in levels_of(state):
