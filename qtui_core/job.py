@@ -44,14 +44,15 @@ class Job:
             self.report(done, total, words)
         self.check()
 
-    def part(self, start: float, stop: float) -> Job:
+    def part(self, start: float, stop: float, name: str = "") -> Job:
         """The job of a part of this one: its 0 to `total` is the share `start` to `stop` of the
-        whole, each in [0, 1]. A part of no width reports nothing."""
+        whole, each in [0, 1]; `name` stands for words of its own. A part of no width reports
+        nothing."""
         report = self.report
 
         def within(done: float, total: float, words: str) -> None:
             assert report is not None
-            report(stop - (stop - start) * (1 - done / (total or 1.0)), 1.0, words)
+            report(stop - (stop - start) * (1 - done / (total or 1.0)), 1.0, words or name)
 
         return Job(within if report and start < stop else None, self.cancelled, self.threads)
 

@@ -18,14 +18,14 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3450,
+    "qtui/cli": 3444,
     "qtui/engine": 6278,
-    "qtui/report": 6506,
+    "qtui/report": 6481,
     "qtui/screen": 7659,
     "qtui/tui": 20927,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 2789,
-    "qtui_core/inspection, evaluation": 7401,
+    "qtui_core/inspection, evaluation": 7059,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16986,
     "qtui_core/models, loading, packed": 5440,

@@ -53,18 +53,11 @@ def report_adapter(
 
     with open_model(model) as base:
         base.require_weights()
-        for option, value in (("--trained-on", trained_on), ("--text", text)):
-            if value is not None and base.quantization is not None:
-                raise UsageError(
-                    f"{option} needs the base as it was before it was quantized, and {base.id} is "
-                    f"quantized already: give the original, with --trained-on for its scheme, or "
-                    f"leave out {option}."
-                )
         found = open_adapter(adapter)
         with found.weights:
             merge = merge_adapter(base, read_adapter(found))
             with progress_on_stderr("merging") as job:
-                report = survey(merge, schemes, trained_on, full=full, progress=job.report)
+                report = survey(merge, schemes, trained_on, full=full, job=job)
         ended = None
         if text is not None and report.weights:
             report, ended = _with_divergence(report, model, adapter, schemes, trained_on, text)

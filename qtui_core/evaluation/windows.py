@@ -27,7 +27,7 @@ from qtui_core.evaluation.settings import (
     EvaluationSettings,
     usual_windows,
 )
-from qtui_core.loading.tokens import Ids, Tokenizer
+from qtui_core.loading.tokens import Ids, Tokenizer, cut
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +87,7 @@ def cut_windows(
             f"The text has {ids.size:,} token{'s' * (ids.size != 1)}, and an evaluation needs a "
             f"window of {max(own, LEAST_WINDOW):,} at least; a few thousand tokens make a good one."
         )
-    there = ids.size // own
-    wanted = settings.windows or usual_windows(length, parameters)
-    chosen = np.unique(np.linspace(0, there - 1, min(wanted, there)).round().astype(int))
-    rows = ids[: there * own].reshape(there, own)[chosen]
+    rows = cut(ids, own, settings.windows or usual_windows(length, parameters))
     begun = np.broadcast_to(prefix, (len(rows), prefix.size))
     scored = length - 1 - length // 2 if settings.scored == "half" else own - 1
     return TextWindows(np.concatenate([begun, rows], axis=1), scored, ids.size)

@@ -78,7 +78,6 @@ FIGURES: Final = {
         GateFigure("process_bytes", "process", "bytes", slack=0.001, relative=True),
         GateFigure("allocated_bytes", "allocated", "bytes", slack=0.001, relative=True),
         GateFigure("kept", falls=True, slack=0.005),
-        GateFigure("share", falls=True, slack=0.01),
         GateFigure("error_over_update", slack=0.01, relative=True),
         GateFigure("headroom_bytes", "headroom", "bytes", falls=True),
     )
@@ -138,7 +137,7 @@ _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_r
             "process_bytes")  # fmt: skip
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")
 _OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
-_OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter")
+_OF_MERGES = ("kept", "error_over_update", "bits_per_parameter")
 _A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 
 
@@ -207,11 +206,7 @@ GATED: Final = {
     "inspect --adapter": Gated(
         (
             GatedRows("merges", (("merges", "name"),), _OF_MERGES),
-            GatedRows(
-                "tensors",
-                (("tensors", "name"), ("merges", "name")),
-                ("kept", "share", "error_over_update"),
-            ),
+            GatedRows("tensors", (("tensors", "name"), ("merges", "name")), _OF_MERGES[:2]),
             GatedRows(
                 "divergence",
                 (("divergence", ""), ("merged", "name")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from qtui_core.errors import UsageError
@@ -12,7 +12,7 @@ from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, SchemeTotal, TensorReport
 from qtui_core.inspection.sample import Rows, RowSample, limit_of, read_ahead
 from qtui_core.inspection.sentences import describe_sample
-from qtui_core.job import Job
+from qtui_core.job import IDLE, Job
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role
 from qtui_core.quant import (
@@ -30,9 +30,6 @@ from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.plan import scan
 from qtui_core.quant.statistics import StatisticsScan
 from qtui_core.quantities import plural
-
-#: Called with the progress of an inspection: elements done, elements in all, current tensor.
-Progress = Callable[[int, int, str], None]
 
 FLOATS = frozenset(
     {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
@@ -61,7 +58,7 @@ def inspect_model(
     *,
     full: bool = False,
     pattern: str | None = None,
-    progress: Progress | None = None,
+    job: Job = IDLE,
 ) -> Inspection:
     """Statistics, outliers and the error of every scheme, tensor by tensor.
 
@@ -70,7 +67,6 @@ def inspect_model(
         schemes: what to measure; totals come in the same order.
         full: read every element; otherwise a bounded, evenly spread sample of rows.
         pattern: shell pattern of tensor names; None takes all.
-        progress: called as chunks are done.
 
     Memory is bounded by one sample or, with `full`, by the chunks of `measure`.
 
@@ -84,31 +80,25 @@ def inspect_model(
     extent = None
     if any(isinstance(s.granularity, PerModel) for s in schemes):
         extent = model_extent(source, readable, limit)
-    total = sum(i.elements for i in readable)
     reports = {info.name: TensorReport(info, sampled_parameters=0) for info in infos}
-    done = 0
-    for info, rows, sample in read_ahead(source, readable, limit):
-
-        def advance(share: float, info: TensorInfo = info, done: int = done) -> None:
-            if progress:
-                progress(done + round(share * info.elements), total, info.name)
-
-        reports[info.name] = _inspect_tensor(info, rows, sample, schemes, extent, advance)
-        done += info.elements
-    tensors = tuple(reports.values())
-    census = take_census(source)
-    complete = check_completeness(source)
+    parts = job.parts([info.elements for info in readable])
+    for (info, rows, sample), part in zip(read_ahead(source, readable, limit), parts, strict=True):
+        named = part.part(0.0, 1.0, info.name)
+        reports[info.name] = _inspect_tensor(info, rows, sample, schemes, extent, named)
+    tensors, census, complete = (
+        tuple(reports.values()),
+        take_census(source),
+        check_completeness(source),
+    )
     totals = tuple(total_of(scheme, i, tensors) for i, scheme in enumerate(schemes))
-    conclusion = conclude(census, tensors, totals)
-    if wrong := faults(complete, census.model):
-        conclusion = f"{wrong}; {conclusion}"
+    wrong = faults(complete, census.model)
     return Inspection(
         census=census,
         tensors=tensors,
         schemes=totals,
         measured=True,
         sample=_describe_sample(tensors),
-        conclusion=conclusion,
+        conclusion=f"{wrong}{'; ' * bool(wrong)}{conclude(census, tensors, totals)}",
         completeness=complete,
     )
 
@@ -131,29 +121,15 @@ def _inspect_tensor(
     sample: RowSample,
     schemes: Sequence[Scheme],
     extent: tuple[float, float] | None,
-    advance: Callable[[float], None],
+    job: Job,
 ) -> TensorReport:
-    found = StatisticsScan()
+    values = StatisticsScan()
     errors = [ErrorScan(scheme) for scheme in schemes] if is_quantizable(info) else []
     scanned = (1 + len(errors)) / (2 + len(errors))  # of the work; the outliers are a second pass
-
-    def scans(share: float) -> None:
-        advance(scanned * share)
-
-    def outliers_found(share: float) -> None:
-        advance(scanned + (1 - scanned) * share)
-
-    advance(0.0)
-    scan(
-        rows,
-        [found, *errors],
-        model_absmax=extent,
-        job=Job(lambda done, total, _: scans(done / total)),
-    )
-    stats = found.result()
-    outliers = find_outliers(
-        rows, stats, top=TOP_OUTLIERS, job=Job(lambda done, total, _: outliers_found(done / total))
-    )
+    job.at(0.0)
+    scan(rows, [values, *errors], model_absmax=extent, job=job.part(0.0, scanned))
+    stats = values.result()
+    outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, job=job.part(scanned, 1.0))
     return TensorReport(
         info,
         sampled_parameters=sample.count * row_elements(info),

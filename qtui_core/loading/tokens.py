@@ -5,7 +5,7 @@ transformers is imported only when a tokenizer is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -38,13 +38,9 @@ BYTES = 256
 _SECONDS: Final = 20.0
 _CHARACTERS_A_SECOND: Final = 50_000
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
+    "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model",
     "sentencepiece.bpe.model",
-)
+)  # fmt: skip
 
 
 class Tokenized(Protocol):
@@ -77,8 +73,7 @@ class Tokenizer:
         self._vocabulary = loaded.vocabulary
         self._own = None
         self.words = "a byte a token"
-        names = [name for name in _TOKENIZER_FILES if (loaded.folder / name).is_file()]
-        if names:
+        if any((loaded.folder / name).is_file() for name in _TOKENIZER_FILES):
             self._own = _own_tokenizer(loaded.folder)
             self.words = "the model's own tokenizer"
             self._find_special()
@@ -165,27 +160,31 @@ def split_windows(
     """
     if ids.size < LEAST_TOKENS:
         raise UsageError(
-            f"The text has {plural(ids.size, 'token')}; calibration needs at "
-            f"least {LEAST_TOKENS}, and a few thousand make good ranges."
+            f"The text has {plural(ids.size, 'token')}; calibration needs at least "
+            f"{LEAST_TOKENS}, and a few thousand make good ranges."
         )
     length = max(1, min(WINDOW, limit or WINDOW) - tokenizer.special)
-    if ids.size < 2 * LEAST_TOKENS:
-        return _windows(ids, tokenizer, length, budget), None
-    middle = ids.size // 2
-    first, second = ids[:middle], ids[middle:]
-    return (
-        _windows(first, tokenizer, length, budget),
-        _windows(second, tokenizer, length, budget),
-    )
+    parts = [ids] if ids.size < 2 * LEAST_TOKENS else np.split(ids, [ids.size // 2])
+    first, *rest = (_windows(part, tokenizer, length, budget) for part in parts)
+    return first, rest[0] if rest else None
+
+
+def cut(ids: Ids, length: int, most: int | None = None) -> Ids:
+    """The whole windows of a text, one after the other: int64 `[windows, length]`. Of more than
+    `most`, those that are spread evenly over it."""
+    there = ids.size // length
+    windows = ids[: there * length].reshape(there, length)
+    if most is None or there <= most:
+        return windows
+    return windows[np.linspace(0, there - 1, most).round().astype(int)]
 
 
 def _windows(ids: Ids, tokenizer: Tokenizer, length: int, budget: int) -> Windows:
     most = max(1, budget // (length + tokenizer.special))
-    if ids.size <= most * length:
-        starts: Sequence[int] = range(0, ids.size, length)
-    else:
-        starts = np.linspace(0, ids.size - length, most).astype(int).tolist()
-    return Windows(tuple(tokenizer.wrap(ids[start : start + length]) for start in starts))
+    parts = [*cut(ids, length, most)]
+    if len(parts) < most and ids.size % length:
+        parts.append(ids[-(ids.size % length) :])
+    return Windows(tuple(map(tokenizer.wrap, parts)))
 
 
 def positions_of(model: Any) -> int | None:

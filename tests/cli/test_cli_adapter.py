@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from adapter_models import lora, write_adapter
 from every import every
-from packed_models import gptq_layer, save_model, under
+from packed_models import save_model
 
 from qtui_core.errors import ModelError
 
@@ -84,25 +84,6 @@ def test_what_does_not_go_together_is_refused(qtui, merged):
     every(cases.items(), check)
 
 
-def test_a_base_that_is_quantized_already_is_merged_and_not_run(qtui, tmp_path):
-    rng = np.random.default_rng(0)
-    _, layer = gptq_layer(rng, 64, 128, 4, 32)
-    base = save_model(
-        tmp_path / "base", under(Q, layer), {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    )
-    asked = (
-        "inspect",
-        str(base),
-        "--adapter",
-        str(write_adapter(tmp_path / "a", lora(Q, 64, 128))),
-    )
-    assert "as peft merges into a packed base" in qtui(*asked, "--json").stdout
-    for option in ("--trained-on", "nf4"), ("--text", "README.md"):
-        done = qtui(*asked, *option)
-        assert done.returncode == 2
-        assert f"{option[0]} needs the base as it was" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("ending", "code", "why"),
     [
@@ -151,4 +132,3 @@ def test_a_text_measures_what_the_model_loses(qtui, tmp_path):
     assert merged[0]["kl_mean"] == merged[0]["over_apart"] > 0
     assert merged[0]["bytes"] < apart[0]["bytes"]
     assert found["divergence"]["base_kl_mean"] > 0
-    assert "is the trained model itself" in found["conclusion"]

@@ -337,9 +337,7 @@ def _compare(
         first.require_weights()
         second.require_weights()
         with progress_on_stderr("comparing") as job:
-            comparison = compare_models(
-                first, second, full=full, pattern=pattern, progress=job.report
-            )
+            comparison = compare_models(first, second, full=full, pattern=pattern, job=job)
         return comparison_document(comparison, all_tensors=all_tensors)
 
 
@@ -376,4 +374,4 @@ def _measure(
     from qtui_core.inspection.inspect import inspect_model
 
     with progress_on_stderr("reading") as job:
-        return inspect_model(source, schemes, full=full, pattern=pattern, progress=job.report)
+        return inspect_model(source, schemes, full=full, pattern=pattern, job=job)

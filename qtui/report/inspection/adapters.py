@@ -30,8 +30,6 @@ def adapter_document(report: AdapterReport, *, all_tensors: bool) -> Document:
         sections.append(Section("Merged and quantized, all weights", (_ways(report),)))
     if report.divergence is not None:
         sections.append(Section("On a text", (_divergence(report.divergence),)))
-    if len(report.layers) > 1:
-        sections.append(Section("Layers", (_layers(report),)))
     if matrices:
         sections.append(_weight_section(report, matrices, all_tensors))
     return Document(
@@ -76,7 +74,7 @@ def _ways(report: AdapterReport) -> Table:
             *((Column("merged into"),) if onto else ()),
             *(
                 Column(title, numeric=True)
-                for title in ("bits/param", "left of update", "error", "apart", "share")
+                for title in ("bits/param", "left of update", "error", "apart")
             ),
         ),
         rows=tuple(
@@ -87,7 +85,6 @@ def _ways(report: AdapterReport) -> Table:
                 _left(way),
                 _times(way.error),
                 _times(way.apart),
-                format_value(way.share, 3),
             )
             for way, bits in zip(report.ways, report.bits, strict=True)
         ),
@@ -98,8 +95,7 @@ def _ways(report: AdapterReport) -> Table:
             "Left of update: by how much of it the quantized merged weights differ from the "
             "quantized base, along its direction; errors of either sign cancel. Error: from the "
             "trained weight, in sizes of the update; apart: that of the quantized base with the "
-            "adapter kept beside it. Share: 1 less the squared error, below 0 where the rounding "
-            "error is larger than the update. Bits are those of the weights that change."
+            "adapter kept beside it. Bits are those of the weights that change."
         ),
     )
 
@@ -132,27 +128,6 @@ def _divergence(found: MergedDivergence) -> Table:
             f"KL divergence of the next token from the model as it was trained, nats a token."
             f"{moved} {found.text}"
         ),
-    )
-
-
-def _layers(report: AdapterReport) -> Table:
-    return Table(
-        columns=(
-            Column("layer", key=True),
-            *figures("weights", "update"),
-            *(Column(way.name, numeric=True) for way in report.ways),
-        ),
-        rows=tuple(
-            (
-                "others" if layer.layer is None else str(layer.layer),
-                str(layer.weights),
-                _percent(layer.relative),
-                *map(_both, layer.ways),
-            )
-            for layer in report.layers
-        ),
-        tones=tuple(_tone(layer.ways) for layer in report.layers),
-        note=_CELLS,
     )
 
 

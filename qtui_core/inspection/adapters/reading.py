@@ -17,6 +17,7 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.inspection.sentences import not_finite
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, read_float32
 from qtui_core.models.opening_adapter import AdapterSource
@@ -138,8 +139,7 @@ def read_adapter(opened: AdapterSource) -> Adapter:
     for stored, info in source.tensors.items():
         name = stored.removeprefix(_PREFIX)
         if len(name) > LONGEST_NAME:
-            long = f"has the tensor {quoted(stored)}, whose name is too long to be real"
-            raise fault(source, long)
+            raise fault(source, f"has a tensor whose name is too long to be real: {quoted(stored)}")
         if match := _PARTS.fullmatch(name):
             parts.setdefault(match["module"], {})[match["part"]] = info
             continue
@@ -155,19 +155,16 @@ def read_adapter(opened: AdapterSource) -> Adapter:
 
 def _settings(adapter: ModelSource, config: Mapping[str, Any]) -> LoraSettings:
     """What adapter_config.json says. Raises ModelError for values of a wrong type."""
-    kind = config.get("peft_type")
-    if kind != "LORA":
+    if (kind := config.get("peft_type")) != "LORA":
         raise left_to_peft(adapter, f"is {quoted(kind)} (peft_type in adapter_config.json)")
-    for key in _OTHER_KINDS:
-        if config.get(key):
-            raise left_to_peft(adapter, f"has {key} set")
+    if other := next(filter(config.get, _OTHER_KINDS), None):
+        raise left_to_peft(adapter, f"has {other} set")
     start = config.get("init_lora_weights", True)
     if isinstance(start, str) and start.lower().startswith(_CHANGING_BASE):
         raise fault(
             adapter,
             f"was initialised with {quoted(start)}, which changes the base too: save it with "
-            f"peft's path_initial_model_for_weight_conversion, which makes a LoRA for the base as "
-            f"stored",
+            f"peft's path_initial_model_for_weight_conversion",
         )
 
     def number(value: Any, key: str, *, whole: bool = False) -> float:
@@ -194,11 +191,8 @@ def _settings(adapter: ModelSource, config: Mapping[str, Any]) -> LoraSettings:
 
     def pattern(text: str, key: str) -> re.Pattern[str]:
         if takes_forever(f".*{text}", LONGEST_NAME):
-            raise fault(
-                adapter,
-                f"has the pattern {quoted(text)} in {key}, which may take forever to match: write "
-                f"one with fewer repetitions, and none of a group",
-            )
+            forever = f"has the pattern {quoted(text)} in {key}, which may take forever to match"
+            raise fault(adapter, f"{forever}: write one with fewer repetitions")
         try:
             return re.compile(rf"(.*\.)?({text})$")  # as peft's `get_pattern_key` matches them
         except (re.error, OverflowError, RecursionError) as error:
@@ -223,30 +217,19 @@ def _matching(patterns: Patterns, module: str, usual: float) -> float:
 def _module(
     source: ModelSource, settings: LoraSettings, name: str, parts: Mapping[str, TensorInfo]
 ) -> LoraModule:
-    def wrong(words: str) -> ModelError:
-        return fault(source, f"at {quoted(name)}: {words}")
-
-    for missing in {_A, _B} - parts.keys():
-        raise wrong(f"it has {next(iter(parts))} and no {missing}")
-    a, b = _values(source, parts[_A]), _values(source, parts[_B])
+    values = {part: _values(source, info) for part, info in parts.items()}
+    shapes = ", ".join(f"{part} {list(of.shape)}" for part, of in values.items())
+    a, b, magnitude = (values.get(part) for part in (_A, _B, _MAGNITUDE))
+    rank = settings.rank_of(name)
+    if a is None or b is None or settings.dora != (magnitude is not None):
+        wanted = f"{_A}, {_B}{f' and {_MAGNITUDE}' * settings.dora}"
+        raise fault(source, f"at {quoted(name)} has {shapes}, where {wanted} belong")
     if a.ndim != 2 or b.ndim != 2:
         raise left_to_peft(source, f"has tensors of a convolution at {quoted(name)}")
-    rank = settings.rank_of(name)
-    if a.shape[0] != rank or b.shape[1] != rank:
-        raise wrong(
-            f"{_A} is {list(a.shape)} and {_B} {list(b.shape)}, where adapter_config.json gives "
-            f"the rank {rank}"
-        )
-    magnitude = _values(source, parts[_MAGNITUDE]) if _MAGNITUDE in parts else None
-    if settings.dora != (magnitude is not None):
-        has = "no" if settings.dora else "a"
-        raise wrong(f"it has {has} {_MAGNITUDE}, and use_dora is {str(settings.dora).lower()}")
-    if magnitude is not None:
-        shape, size = magnitude.shape, b.shape[0]
-        magnitude = magnitude.reshape(-1)
-        if magnitude.size != size or max(shape, default=0) != size:
-            raise wrong(f"{_MAGNITUDE} is {list(shape)}, where {size:,} values belong")
-    return LoraModule(name, a, b, settings.scale_of(name), magnitude)
+    lengths = None if magnitude is None else magnitude.reshape(-1)
+    if not (len(a) == b.shape[1] == rank and (lengths is None or lengths.size == len(b))):
+        raise fault(source, f"at {quoted(name)} has {shapes}, where the rank is {rank}")
+    return LoraModule(name, a, b, settings.scale_of(name), lengths)
 
 
 def _values(source: ModelSource, info: TensorInfo) -> Float32:
@@ -258,7 +241,6 @@ def _values(source: ModelSource, info: TensorInfo) -> Float32:
     if not info.elements:
         raise fault(source, f"has {name} without values")
     values = read_float32(source, info.name).reshape(info.shape)
-    if not np.isfinite(values).all():
-        broke = "the training broke, and so would the merged model"
-        raise fault(source, f"has NaN or infinite values in {name}: {broke}")
+    if broken := int(np.count_nonzero(~np.isfinite(values))):
+        raise ModelError(f"{not_finite(broken, f'in {name} of {quoted(source.id)}')}.")
     return values

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import astuple
+from operator import add
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
@@ -56,19 +57,19 @@ class UpdateSurvival:
         "scheme",
         "onto",
         "kept",
-        "share",
         ("error_over_update", "error"),
         ("apart_error_over_update", "apart"),
     )
 
     def __add__(self, other: UpdateSurvival) -> UpdateSurvival:
-        names = [field.name for field in fields(self)][2:]
-        return replace(self, **{n: getattr(self, n) + getattr(other, n) for n in names})
+        return UpdateSurvival(
+            self.scheme, self.onto, *map(add, astuple(self)[2:], astuple(other)[2:])
+        )
 
     def scaled(self, factor: float) -> UpdateSurvival:
         """The sums of more elements like these."""
-        names = [field.name for field in fields(self)][2:]
-        return replace(self, **{name: factor * getattr(self, name) for name in names})
+        sums = (factor * value for value in astuple(self)[2:])
+        return UpdateSurvival(self.scheme, self.onto, *sums)
 
     @property
     def name(self) -> str:
@@ -81,12 +82,6 @@ class UpdateSurvival:
         rounding brings the update back to where the base was. Rounding errors of either sign cancel
         in it. None if there is no update."""
         return self.along / self.update if self.update else None
-
-    @property
-    def share(self) -> float | None:
-        """1 if the quantized merged weight is the trained one, 0 if it is as far from it as the
-        base without the update, below 0 where the rounding error is larger than the update."""
-        return None if self.error is None else 1 - self.error**2
 
     @property
     def error(self) -> float | None:
@@ -142,18 +137,6 @@ class ChangedWeight:
     @property
     def rounding_over_update(self) -> float | None:
         return ratio(self.rounding, self.update)
-
-
-@dataclass(frozen=True)
-class LayerSurvival:
-    """The weights of one layer together. `layer` is its number, None for what is in no layer."""
-
-    layer: int | None
-    weights: int
-    relative: float | None
-    ways: tuple[UpdateSurvival, ...]
-
-    PRINTED = ("layer", "weights", ("update_over_weight", "relative"), ("merges", "ways"))
 
 
 @dataclass(frozen=True)
@@ -221,7 +204,7 @@ class AdapterReport:
         trained_on: the scheme of the base in training; "" for the base as stored.
         merging, sample: how it is merged, and what was read, as sentences.
         ways: all weights together, and their `bits` per parameter of those that change.
-        weights: the least share first.
+        weights: the largest error first.
         divergence: None if no text was read.
     """
 
@@ -235,7 +218,6 @@ class AdapterReport:
     ways: tuple[UpdateSurvival, ...]
     bits: tuple[float, ...]
     weights: tuple[ChangedWeight, ...]
-    layers: tuple[LayerSurvival, ...]
     sample: str
     notes: tuple[str, ...]
     divergence: MergedDivergence | None
@@ -265,7 +247,6 @@ class AdapterReport:
                 for way, bits in zip(report.ways, report.bits, strict=True)
             ],
         ),
-        "layers",
         ("tensors", "weights"),
         "divergence",
     )
@@ -288,8 +269,6 @@ ERASED = 0.5
 #: of the demo, trained on NF4, 80% were left under an error of 0.76 sizes in one order and 99.6%
 #: under 1.21 in the other; the first had twice the divergence.
 WHOLE = 0.95
-#: Two rounding errors that differ by less than this share count as equal.
-ALIKE = 0.05
 
 
 def conclude_adapter(report: AdapterReport, unread: str = "") -> str:
@@ -300,60 +279,39 @@ def conclude_adapter(report: AdapterReport, unread: str = "") -> str:
             f"No tensor of {report.adapter} belongs to a weight of {report.base.model}: there is "
             f"nothing to merge."
         )
-    moved = [weight for weight in report.weights if weight.update]
+    moved = sum(1 for weight in report.weights if weight.update)
     if not moved:
-        whole = all(weight.read == weight.parameters for weight in report.weights)
-        rows = "" if whole else " in every row that was read"
         return (
-            f"{report.adapter} changes nothing: its updates are zero{rows}, as before the first "
-            f"step of a training, so check that the trained adapter was saved."
+            f"{report.adapter} changes nothing that was read: its updates are zero, as before the "
+            f"first step of a training, so check that the trained adapter was saved."
         )
     ways = [way for way in report.ways if way.kept is not None]
     if not ways:
         return (
-            f"{report.adapter} changes {plural(len(moved), 'weight')}, and none that is quantized: "
-            f"norms, biases, embeddings and heads stay as stored, so merging loses only the "
-            f"rounding to the stored dtype."
+            f"{report.adapter} changes {plural(moved, 'weight')}, and none that is quantized: "
+            f"norms, biases, embeddings and heads stay as stored."
         )
     if report.divergence is not None:
         return _by_divergence(report.divergence, ways)
-    return _by_weights(report, ways, unread)
-
-
-def _by_weights(report: AdapterReport, ways: Sequence[UpdateSurvival], unread: str) -> str:
     most = WHOLE * max(way.kept or 0.0 for way in ways)
     best = min(ways, key=lambda way: ((way.kept or 0.0) < most, way.error or 0.0))
-    kept = _kept(best)
-    error = f"under a rounding error {_size(best.error)}" if best.error else "without an error"
-    if (best.kept or 0.0) < ERASED:
-        error += f", so that {'it' if kept == 'none' else 'most of it'} is rounded away"
-    end = f". {unread}" if unread else "; give --text FILE to measure what the model loses."
+    # Rounding may move the weights further than the update, or the other way.
+    kept = f"{best.kept:.1%}" if 0.0005 < (best.kept or 0.0) < 0.9995 else "all"
+    kept = "none" if (best.kept or 0.0) <= 0.0005 else kept
+    lost = ", so that most of it is rounded away" if (best.kept or 0.0) < ERASED else ""
+    apart = f"the error is {_size(best.apart)}" if best.apart else "it gives what was trained"
     return (
-        f"Merged and quantized to {best.name}, {kept} of the update is left in the weights, "
-        f"{error}; {_beside(report, best)}{end}"
+        f"Merged and quantized to {best.name}, {kept} of the update is left in the weights, under "
+        f"a rounding error {_size(best.error)}{lost}; kept apart from a base in {best.scheme} "
+        f"{apart}{f'. {unread}' if unread else '; give --text FILE to measure the model.'}"
     )
-
-
-def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
-    if any(way.scheme == report.trained_on for way in report.ways):
-        return (
-            f"kept apart from a base in {report.trained_on}, the adapter gives exactly what was "
-            f"trained"
-        )
-    error, apart = best.error or 0.0, best.apart or 0.0
-    if abs(error - apart) <= ALIKE * max(error, apart):
-        return (
-            "kept apart from a base in that scheme it has as large an error beside it, so merging "
-            "itself loses nothing"
-        )
-    return f"kept apart from a base in that scheme the error is {_size(apart)}"
 
 
 def _by_divergence(divergence: MergedDivergence, ways: Sequence[UpdateSurvival]) -> str:
     merged = [row for row in divergence.of(MERGED) if row.kl_mean is not None]
     if not merged:
         return (
-            "every merged model gives logits that are not finite: take a format that reaches "
+            "Every merged model gives logits that are not finite: take a format that reaches "
             "further."
         )
     best = recommended(merged, lambda row: row.kl_mean or 0.0)
@@ -363,38 +321,20 @@ def _by_divergence(divergence: MergedDivergence, ways: Sequence[UpdateSurvival])
         f"Merged and quantized to {best.name}, the model is {_nats(best)} from the trained one at "
         f"{best.bits_per_parameter:.2f} bits per parameter"
     )
-    if apart is None or apart.kl_mean is None:
-        little = _too_much(best, divergence) or "merge it, if that is little enough"
-        return f"{said}: {little}."
-    beside = f"is {_nats(apart)} from it" if apart.kl_mean else "is the trained model itself"
-    return (
-        f"{said}; a base in {scheme} with the adapter kept apart {beside}: "
-        f"{_advice(best, apart, divergence)}."
-    )
-
-
-def _too_much(row: DivergenceRow, divergence: MergedDivergence) -> str:
-    if divergence.base is None or (row.kl_mean or 0.0) < divergence.base:
-        return ""
-    return "quantizing changes the model more than the adapter does, so take a scheme of more bits"
-
-
-def _advice(best: DivergenceRow, apart: DivergenceRow, divergence: MergedDivergence) -> str:
-    one, other = best.kl_mean or 0.0, apart.kl_mean or 0.0
-    if more_bits := _too_much(apart if other < one else best, divergence):
-        return more_bits
-    if not best.decided:
+    kept = best
+    if apart is not None and apart.kl_mean is not None:
+        said += f", a base in {scheme} with the adapter kept apart {_nats(apart)}"
+        if best.decided and apart.kl_mean < (best.kl_mean or 0.0):
+            kept = apart
+    if divergence.base is not None and (kept.kl_mean or 0.0) >= divergence.base:
         return (
-            f"the two cannot be told apart on this text, so merge with {best.name}, which is one "
-            f"model to serve"
+            f"{said}: quantizing changes the model more than the adapter does, so take more bits."
         )
-    if other < one:
-        return f"keep the adapter apart, which loses {_less(other, one)}"
-    return f"merge with {best.name}, which loses {_less(one, other)}"
-
-
-def _less(one: float, other: float) -> str:
-    return f"{other / one:,.3g} times less" if one else "nothing"
+    if kept is apart:
+        return f"{said}: keep the adapter apart."
+    if apart is None or best.decided:
+        return f"{said}: merge with {best.name}."
+    return f"{said}; this text cannot tell the two apart: merge it, one model to serve."
 
 
 def _nats(row: DivergenceRow) -> str:
@@ -402,15 +342,7 @@ def _nats(row: DivergenceRow) -> str:
     return f"{row.kl_mean or 0.0:.3g}{spread} nats a token"
 
 
-def _kept(way: UpdateSurvival) -> str:
-    kept = way.kept or 0.0
-    if kept < 0.0005:  # rounding may even move the weights the other way
-        return "none"
-    return f"all ({kept:.1%})" if kept > 1.0005 else f"{min(kept, 1.0):.1%}"
-
-
 def _size(size: float | None) -> str:
-    """`14 times its size`; beyond a hundred without decimals."""
+    """`14× its size`; beyond a hundred without decimals."""
     value = size or 0.0
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-    return "of its own size" if text == "1" else f"{text} times its size"
+    return f"{value:,.0f}× its size" if value >= 100 else f"{value:.2g}× its size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.sample import Strip
+from qtui_core.job import IDLE, Job
 from qtui_core.models.files.arrays import Float32
 from qtui_core.quant.elements import RowSource
 from qtui_core.quant.measure import decibels
@@ -132,11 +133,11 @@ def difference(
     a: RowSource,
     b: RowSource,
     strips: Sequence[Strip],
-    progress: Callable[[float], None] | None = None,
+    job: Job = IDLE,
     keep: list[Float32] | None = None,
 ) -> Difference:
-    """The difference over the rows of `strips` of two matrices of one shape. `progress` is called
-    with the fraction done; `keep` gets the rows of a that are read.
+    """The difference over the rows of `strips` of two matrices of one shape. `keep` gets the rows
+    of a that are read.
 
     Takes about a megabyte, and what the decoders of a and b need for half a million elements.
     """
@@ -148,8 +149,7 @@ def difference(
             keep.append(rows)
         sums(rows, b.rows(first, last), first, running)
         done += last - first
-        if progress:
-            progress(done / total)
+        job.at(done, total)
     return running
 
 
@@ -186,30 +186,23 @@ class DifferenceMap:
 
 
 def difference_map(
-    name: str,
-    a: RowSource,
-    b: RowSource,
-    strips: Sequence[Strip],
-    rows_out: int,
-    columns_out: int,
+    name: str, a: RowSource, b: RowSource, strips: Sequence[Strip], size: tuple[int, int]
 ) -> DifferenceMap:
-    """|b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
-    most. A row of cells does not span a gap between two strips."""
+    """|b - a| over the rows of `strips`, max-pooled to about `size` cells (rows, columns) at most.
+    A row of cells does not span a gap between two strips."""
     total = sum(stop - start for start, stop in strips)
     bands: list[Strip] = []
     for start, stop in strips:
-        rows = stop - start
-        parts = max(1, min(rows, round(rows_out * rows / total)))
-        bands += pairwise(start + i * rows // parts for i in range(parts + 1))
-    columns = a.shape[1]
-    across = max(1, min(columns, columns_out))
-    edges = np.arange(across + 1, dtype=np.int64) * columns // across
+        parts = max(1, min(stop - start, round(size[0] * (stop - start) / total)))
+        bands += pairwise(start + i * (stop - start) // parts for i in range(parts + 1))
+    across = max(1, min(a.shape[1], size[1]))
+    edges = np.arange(across + 1, dtype=np.int64) * a.shape[1] // across
     cells = np.zeros((len(bands), across), np.float32)
     for band, strip in enumerate(bands):
-        for first, last in _chunks([strip], columns):
+        for first, last in _chunks([strip], a.shape[1]):
             with np.errstate(all="ignore"):
                 error = np.abs(b.rows(first, last) - a.rows(first, last))
             error[~np.isfinite(error)] = 0
             pooled = np.maximum.reduceat(error.max(axis=0), edges[:-1])
             np.maximum(cells[band], pooled, out=cells[band])
-    return DifferenceMap(name, cells, tuple(bands), tuple(int(e) for e in edges))
+    return DifferenceMap(name, cells, tuple(bands), tuple(map(int, edges)))

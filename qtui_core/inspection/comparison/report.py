@@ -182,10 +182,8 @@ class Comparison:
 UNRELATED_DB = 6.0
 #: From this difference on, a published file is noticeably better or worse than plain rounding.
 NOTICEABLE_DB = 0.3
-#: A weight this far below the total is mentioned.
+#: A weight this far below the total, or below plain rounding, is mentioned.
 STANDS_OUT_DB = 3.0
-#: From this share of the squared difference on, one value is what two models differ in.
-MOST = 0.9
 
 
 def conclude_comparison(comparison: Comparison) -> str:
@@ -202,7 +200,7 @@ def conclude_comparison(comparison: Comparison) -> str:
         sum(r.pair.info.elements for r in comparison.pairs),
     )
     alike = comparison.identical if comparison.identical < len(comparison.pairs) else 0
-    rest: list[tuple[int, str, str]] = [
+    rest = [
         (alike, "is identical", "are identical"),
         (len(comparison.only_a), f"exists only in {a}", f"exist only in {a}"),
         (len(comparison.only_b), f"exists only in {b}", f"exist only in {b}"),
@@ -214,128 +212,57 @@ def conclude_comparison(comparison: Comparison) -> str:
 
 
 def _said(comparison: Comparison) -> str:
-    broken = [r for r in comparison.pairs if r.difference.nonfinite]
-    if broken:
-        return _broken(comparison, broken)
-    differing = [r for r in comparison.pairs if not r.difference.identical]
-    if not differing:
-        return _all_identical(comparison)
+    a, b, pairs = comparison.a.model, comparison.b.model, comparison.pairs
+    if broken := [r for r in pairs if r.difference.nonfinite]:
+        lost = sum(r.difference.lost for r in broken)
+        count = lost or sum(r.difference.nonfinite for r in broken)
+        where = f"in {b}, where {a} is finite" if lost else f"in {a}"
+        where += f", first in {quoted(broken[0].pair.name)}"
+        wide = any("F64" in (r.pair.a.method, r.pair.b.method) for r in broken)
+        return f"{not_finite(count, where, float64=wide)}, and no figure counts them"
+    differing = [r for r in pairs if not r.difference.identical]
     if not any(r.error for r in differing):
-        return f"{_same_values(comparison)}, as far as float32 tells"
-    if comparison.sqnr_db is None:
-        return _from_zero(comparison, differing)
-    if alone := _one_value(comparison, differing):
-        return alone
-    if comparison.sqnr_db < UNRELATED_DB:
+        if not differing and all(r.pair.a.method == r.pair.b.method for r in pairs):
+            weights = plural(len(pairs), "weight is", "weights are")
+            return f"{weights} identical to the bit in {a} and {b}"
+        before, after = f"{comparison.bits_a:.2f}", f"{comparison.bits_b:.2f}"
+        size = "" if before == after else f", at {after} bits per parameter instead of {before}"
+        far = ", as far as float32 tells" if differing else ""
+        return f"{b} holds the same values as {a} in every weight that both have{size}{far}"
+    worst, db = pairs[0], comparison.sqnr_db
+    name = quoted(worst.pair.name)
+    if db is None:
+        return f"{b} differs from {a} where that is zero, first in {name}: check that they belong"
+    if db < UNRELATED_DB:
         return (
-            f"{comparison.b.model} has almost nothing of {comparison.a.model} "
-            f"({comparison.sqnr_db:z.1f} dB; worst is {quoted(differing[0].pair.name)}): check "
-            f"that one was made from the other"
+            f"{b} has almost nothing of {a} ({db:z.1f} dB; worst is {name}): check that one was "
+            f"made from the other"
         )
-    if any(r.pair.b.quantized for r in comparison.pairs):
-        return _quantized(comparison)
-    return _moved(comparison, differing)
-
-
-def _broken(comparison: Comparison, broken: list[PairReport]) -> str:
-    a, b = comparison.a.model, comparison.b.model
-    count = sum(r.difference.nonfinite for r in broken)
-    lost = sum(r.difference.lost for r in broken)
-    theirs = f"in {a}"
-    if lost:
-        theirs = f"in {b}, {'' if lost == count else f'{lost:,} of them '}where {a} is finite"
-    every = count == sum(r.difference.count for r in comparison.pairs)
-    over = "nothing else is left to compare" if every else "every figure is over the finite rest"
-    first = f"{theirs}, first in {quoted(broken[0].pair.name)}"
-    wide = any("F64" in (r.pair.a.method, r.pair.b.method) for r in broken)
-    return f"{not_finite(count, first, float64=wide)}, since {over}"
-
-
-def _same_values(comparison: Comparison) -> str:
-    said = f"{comparison.b.model} holds the same values as {comparison.a.model} in every weight"
-    before, after = f"{comparison.bits_a:.2f}", f"{comparison.bits_b:.2f}"
-    if before == after:
-        return f"{said} that both have"
-    return f"{said} that both have, stored at {after} bits per parameter instead of {before}"
-
-
-def _from_zero(comparison: Comparison, differing: list[PairReport]) -> str:
-    """Of weights that are zero in a and not in b, so that no error is relative to anything."""
-    moved = [r for r in differing if r.error]
-    first = quoted(moved[0].pair.name)
-    if comparison.relative_mse is None:
-        return (
-            f"{comparison.a.model} is zero in every weight that both have and "
-            f"{comparison.b.model} is not, first {first}: check that these are the models you mean"
-        )
-    return (
-        f"{comparison.b.model} differs from {comparison.a.model} only in "
-        f"{plural(len(moved), 'weight that is', 'weights that are')} zero there, first {first}"
-    )
-
-
-def _one_value(comparison: Comparison, differing: list[PairReport]) -> str:
-    """Of models that differ in a single value, or nearly so; "" for others."""
-    # Over the elements that were read.
-    total = sum(r.difference.mse * (r.difference.count - r.difference.nonfinite) for r in differing)
-    worst = max(differing, key=lambda r: r.difference.max_abs_error)
-    found = worst.difference
-    if found.max_abs_error**2 < MOST * total or worst.pair.info.elements == 1:
-        return ""
-    assert found.max_abs_error_index is not None
-    row, column = found.max_abs_error_index
-    return (
-        f"{percent(min(1.0, found.max_abs_error**2 / total))} of the squared difference of "
-        f"{comparison.b.model} from {comparison.a.model} is in one value, at ({row:,}, {column:,}) "
-        f"of {quoted(worst.pair.name)}, which differs by {found.max_abs_error:.3g} "
-        f"({comparison.sqnr_db:z.1f} dB in all): look at that value first"
-    )
-
-
-def _all_identical(comparison: Comparison) -> str:
-    if any(r.pair.a.method != r.pair.b.method for r in comparison.pairs):
-        return _same_values(comparison)
-    count = len(comparison.pairs)
-    weights = {1: "The one weight", 2: "Both weights"}.get(count, f"All {count:,} weights")
-    verb = "is" if count == 1 else "are"
-    return (
-        f"{weights} that {comparison.a.model} and {comparison.b.model} share {verb} identical to "
-        f"the bit"
-    )
-
-
-def _quantized(comparison: Comparison) -> str:
+    if any(r.pair.b.quantized for r in pairs):
+        size = f"{comparison.bits_b:.2f} bits per parameter{_gain(comparison.gain_db)}"
+        return f"{b} keeps {db:z.1f} dB of {a} at {size}; {_worst(comparison)}"
+    # Before and after training, or another dtype.
+    moved, of_worst = comparison.relative_mse or 0.0, worst.difference.relative_mse
     said = (
-        f"{comparison.b.model} keeps {comparison.sqnr_db:z.1f} dB of {comparison.a.model} at "
-        f"{comparison.bits_b:.2f} bits per parameter"
+        f"{b} moved {len(differing):,} of {plural(len(pairs), 'weight')}, by "
+        f"{100 * math.sqrt(moved):.2g}% of the size of {a} ({db:z.1f} dB); {name} moved furthest, "
+        f"{'from zero' if of_worst is None else f'by {100 * math.sqrt(of_worst):.2g}%'}"
     )
-    if foreign := [r for r in comparison.pairs if _foreign(r)]:
-        first = foreign[0]
-        have = plural(len(foreign), "weight has", "weights have")
-        return (
-            f"{said}; {have} almost nothing of the original, the worst {quoted(first.pair.name)} "
-            f"with {first.difference.sqnr_db:z.1f} dB where plain rounding ({first.scheme}) would "
-            f"keep {first.scheme_sqnr_db:z.1f}: check the order of their rows, and that they were "
-            f"made from it"
-        )
-    gain = comparison.gain_db
-    if gain is not None and gain > NOTICEABLE_DB:
-        said += f", {gain:.1f} dB more than plain rounding to its levels"
-    elif gain is not None and gain < -NOTICEABLE_DB:
-        said += (
-            f", {-gain:.1f} dB less than plain rounding to its levels (calibration gives up "
-            f"weights for the outputs of layers)"
-        )
-    elif gain is not None:
-        said += ", as plain rounding to its levels would"
-    return f"{said}; {_worst(comparison)}"
+    if comparison.a.quantization and not comparison.b.quantization:
+        said += "; the first model is the quantized one: give the original first"
+    return said
 
 
-def _foreign(report: PairReport) -> bool:
-    """Whether a weight has almost nothing in common with the original although its levels could
-    hold it. Neither rounding nor calibration does that."""
-    db, plain = report.difference.sqnr_db, report.scheme_sqnr_db
-    return db is not None and plain is not None and db < UNRELATED_DB and plain >= 2 * UNRELATED_DB
+def _gain(gain: float | None) -> str:
+    """How a quantized file is beside plain rounding. Calibration gives up weights for the outputs
+    of layers."""
+    if gain is None:
+        return ""
+    if abs(gain) <= NOTICEABLE_DB:
+        return ", as plain rounding to its levels would"
+    return (
+        f", {abs(gain):.1f} dB {'more' if gain > 0 else 'less'} than plain rounding to its levels"
+    )
 
 
 def _worst(comparison: Comparison) -> str:
@@ -344,26 +271,10 @@ def _worst(comparison: Comparison) -> str:
     if db is None:
         return f"worst is {quoted(worst.pair.name)}, which was zero and is not"
     said = f"worst is {quoted(worst.pair.name)} with {db:z.1f} dB"
+    if plain is not None and plain - db >= STANDS_OUT_DB:
+        keeps = f"where plain rounding ({worst.scheme}) would keep {plain:z.1f}"
+        return f"{said}, {keeps}: check the order of its rows, and that it was made from the other"
     if (comparison.sqnr_db or 0.0) - db < STANDS_OUT_DB:
         return f"{said}, near the rest"
-    if plain is not None and plain - db >= STANDS_OUT_DB:
-        rounding = f"plain rounding ({worst.scheme}) would keep {plain:z.1f}"
-        return f"{said}, where {rounding}: look at its map"
     held = worst.error / (sum(r.error for r in comparison.pairs) or 1.0)
     return f"{said}, and {percent(held)} of the squared error is in it"
-
-
-def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
-    """Of models of which none is quantized: before and after training, or another dtype."""
-    share = 100 * math.sqrt(comparison.relative_mse or 0.0)
-    db = comparison.pairs[0].difference.sqnr_db
-    far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g}%"
-    said = (
-        f"{comparison.b.model} moved {len(differing):,} of "
-        f"{plural(len(comparison.pairs), 'weight')}, by {share:.2g}% of the size of "
-        f"{comparison.a.model} ({comparison.sqnr_db:z.1f} dB); "
-        f"{quoted(comparison.pairs[0].pair.name)} moved furthest, {far}"
-    )
-    if comparison.a.quantization and not comparison.b.quantization:
-        said += "; the first model is the quantized one: give the original first"
-    return said

@@ -7,16 +7,15 @@ import json
 import numpy as np
 import pytest
 from adapter_models import dyadic, lora, write_adapter
-from every import every
 from lazy_imports import LazyImport
-from packed_models import save_model
+from packed_models import gptq_layer, save_model, under
 
 from qtui_core.errors import ModelError
 from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
 from qtui_core.models import open_model
+from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.opening_adapter import open_adapter
-from qtui_core.quant import Scheme, quantize
 
 torch = LazyImport("torch")
 peft = LazyImport("peft")
@@ -32,7 +31,7 @@ def merged(base, adapter):
         merge = merge_adapter(source, read_adapter(open_adapter(str(adapter))))
         found = {}
         for name, each in merge.weights.items():
-            rows = merge.open_base(each)
+            rows = RowReader(source, name)
             strip = 0, rows.shape[0]
             values = each.merging([strip])(rows.rows(*strip), True)
             found[name] = values.reshape(each.info.shape)
@@ -99,88 +98,81 @@ def test_what_replaces_weights_and_biases_is_taken(base, tmp_path):
         assert "score.weight" in merge.notes[0]
 
 
-def test_bad_adapters_are_one_sentence_each(base, tmp_path):
-    good = lora(Q, 12, 16)
-    a, b = good[f"{Q}.lora_A.weight"], good[f"{Q}.lora_B.weight"]
-    nan = a.copy()
-    nan[1, 2] = np.nan
-    pattern = {"(a+)+": 1}
-    cases = {
-        "no lora_B": ({f"{Q}.lora_A.weight": a}, {}),
-        "gives the rank 8": (good, {"r": 8}),
-        "NaN": ({**good, f"{Q}.lora_A.weight": nan}, {}),
-        "is of another base": ({**good, f"{Q}.lora_A.weight": a[:, :9]}, {}),
-        "has no weight of that name": (lora("model.layers.7.self_attn.q_proj", 12, 16), {}),
-        "Its head may be tied": (lora("lm_head", 12, 16), {}),
-        "of a convolution": ({**good, f"{Q}.lora_A.weight": a.reshape(4, 4, 4)}, {}),
-        "the tensor 'base_model.model.model.layers.0.self_attn.q_proj.lora_C.weight', which qtui "
-        "does not merge": ({**good, f"{Q}.lora_C.weight": a}, {}),
-        "embedding_A', which qtui does not merge": ({"model.embed_tokens.lora_embedding_A": a}, {}),
-        "lora_bias set, which qtui does not merge": (good, {"lora_bias": True}),
-        "lora_B.bias', which qtui does not": ({**good, f"{Q}.lora_B.bias": np.ones(12, "f4")}, {}),
-        "floating-point numbers": ({**good, f"{Q}.lora_A.weight": a.astype(np.int8)}, {}),
-        "without values": ({f"{Q}.lora_A.weight": a[:0], f"{Q}.lora_B.weight": b[:, :0]}, {}),
-        "no lora_magnitude_vector": (good, {"use_dora": True}),
-        "where 12 values belong": (
-            {**good, f"{Q}.lora_magnitude_vector": np.ones(3, "f4")}, {"use_dora": True}),
-        "a lora_magnitude_vector, and": (
-            {**good, f"{Q}.lora_magnitude_vector": np.ones(12, "f4")}, {}),
-        "resize": ({**good, "model.norm.weight": np.ones(3, "f4")}, {}),
-        "is 'IA3' (peft_type": (good, {"peft_type": "IA3"}),
-        "use_qalora set, which qtui does not merge": (good, {"use_qalora": True}),
-        "changes the base too": (good, {"init_lora_weights": "pissa_niter_4"}),
-        "a whole number above 0": (good, {"r": 0}),
-        "r = 'True'": (good, {"r": True}),
-        "a number above 0": (good, {"lora_alpha": "x"}),
-        "true or false": (good, {"use_rslora": "yes"}),
-        "no object of names": (good, {"rank_pattern": [1]}),
-        "forever": (good, {"alpha_pattern": pattern}),
-        "no regular expression": (good, {"alpha_pattern": {"(": 1}}),
-        "no tensors": ({}, {}),
-        "under two names": ({**good, **lora(f"model.{Q}", 12, 16)}, {}),
-        "too long to be real": (lora("a." * 200, 12, 16), {}),
-        "fewer repetitions": (good, {"alpha_pattern": {".*.*.*x": 1}}),
-    }  # fmt: skip
+A, B = lora(Q, 12, 16).values()
+NAN = np.where(np.arange(16) == 2, np.nan, A).astype("f4")
+LENGTHS = f"{Q}.lora_magnitude_vector"
+BAD = {  # what is said -> (tensors beside those of a good adapter, settings)
+    "values are NaN or infinite": ({f"{Q}.lora_A.weight": NAN}, {}),
+    "without values": ({f"{Q}.lora_A.weight": A[:0]}, {}),
+    "floating-point numbers": ({f"{Q}.lora_A.weight": A.astype(np.int8)}, {}),
+    "of a convolution": ({f"{Q}.lora_A.weight": A.reshape(4, 4, 4)}, {}),
+    "where the rank is 8": ({}, {"r": 8}),
+    "where the rank is 4": ({LENGTHS: np.ones(3, "f4")}, {"use_dora": True}),
+    "and lora_magnitude_vector belong": ({}, {"use_dora": True}),
+    "where lora_A.weight, lora_B.weight belong": ({LENGTHS: np.ones(12, "f4")}, {}),
+    "is of another base": ({f"{Q}.lora_A.weight": A[:, :9]}, {}),
+    "one that was resized": ({"model.norm.weight": np.ones(3, "f4")}, {}),
+    "has no weight of that name": (lora("model.layers.7.self_attn.q_proj", 12, 16), {}),
+    "twice: which one counts": (lora(f"model.{Q}", 12, 16), {}),
+    "too long to be real": (lora("a." * 200, 12, 16), {}),
+    "lora_C.weight', which qtui does not merge": ({f"{Q}.lora_C.weight": A}, {}),
+    "embedding_A', which qtui does not merge": ({"model.embed_tokens.lora_embedding_A": A}, {}),
+    "lora_bias set, which qtui does not merge": ({}, {"lora_bias": True}),
+    "is 'IA3' (peft_type": ({}, {"peft_type": "IA3"}),
+    "changes the base too": ({}, {"init_lora_weights": "pissa_niter_4"}),
+    "a whole number above 0": ({}, {"r": 0}),
+    "r = 'True'": ({}, {"r": True}),
+    "a number above 0": ({}, {"lora_alpha": "x"}),
+    "true or false": ({}, {"use_rslora": "yes"}),
+    "no object of names": ({}, {"rank_pattern": [1]}),
+    "no regular expression": ({}, {"alpha_pattern": {"(": 1}}),
+    "forever to match": ({}, {"alpha_pattern": {"(a+)+": 1}}),
+    "fewer repetitions": ({}, {"alpha_pattern": {".*.*.*x": 1}}),
+}  # fmt: skip
 
-    def check(words, case):
-        said = refused(base, write_adapter(tmp_path / words.replace("'", "")[:60], *case))
-        assert words in said
-        assert said.endswith(".")
 
-    every(cases.items(), check)
+@pytest.mark.parametrize("words", BAD)
+def test_a_bad_adapter_is_one_sentence(base, tmp_path, words):
+    tensors, config = BAD[words]
+    said = refused(base, write_adapter(tmp_path / "a", {**lora(Q, 12, 16), **tensors}, config))
+    assert words in said
+    assert said.endswith(".")
+
+
+def test_an_adapter_without_tensors_is_refused(base, tmp_path):
+    assert "no tensors" in refused(base, write_adapter(tmp_path / "a", {}))
 
 
 def test_files_that_are_no_adapter_are_one_sentence_each(base, tmp_path):
     def folder(name, **files):
-        found = tmp_path / name
-        found.mkdir()
+        made = tmp_path / name
+        made.mkdir()
         for file, content in files.items():
-            (found / file.replace("__", ".")).write_bytes(content)
-        return found
+            (made / file.replace("__", ".")).write_bytes(content)
+        return made
 
     settings = json.dumps({"peft_type": "LORA"}).encode()
-    cases = {
+    good = write_adapter(tmp_path / "x", lora(Q, 12, 16)) / "adapter_model.safetensors"
+    for words, path in {
         "not a hub id": tmp_path / "missing",
         "has no adapter_config.json (it is empty)": folder("empty"),
         "which --against compares": folder("whole", config__json=b"{}"),
         "is a pickle": folder("bin", adapter_config__json=settings, adapter_model__bin=b""),
         "load the adapter with peft": folder("alone", adapter_config__json=settings),
         "not valid JSON": folder("text", adapter_config__json=b"r: 8",
-                                 adapter_model__safetensors=(
-                                     write_adapter(tmp_path / "x", lora(Q, 12, 16))
-                                     / "adapter_model.safetensors").read_bytes()),
+                                 adapter_model__safetensors=good.read_bytes()),
         "give the folder": tmp_path / "base" / "config.json",
-    }  # fmt: skip
-
-    def check(words, path):
+    }.items():  # fmt: skip
         assert words in refused(base, path)
 
-    every(cases.items(), check)
 
-
-def test_a_stored_dtype_that_is_not_merged_is_refused(tmp_path):
-    whole = save_model(tmp_path / "i", {f"{Q}.weight": np.ones((12, 16), np.int8)}, **CONFIG)
-    assert "of 16 or 32 bits" in refused(whole, write_adapter(tmp_path / "a", lora(Q, 12, 16)))
+def test_bases_that_are_not_merged_are_refused(tmp_path):
+    adapter = write_adapter(tmp_path / "a", lora(Q, 64, 128))
+    whole = save_model(tmp_path / "i", {f"{Q}.weight": np.ones((64, 128), np.int8)}, **CONFIG)
+    assert "of 16 or 32 bits" in refused(whole, adapter)
+    _, layer = gptq_layer(np.random.default_rng(0), 64, 128, 4, 32)
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    assert "--trained-on" in refused(save_model(tmp_path / "q", under(Q, layer), settings), adapter)
 
 
 def test_a_sum_beyond_its_dtype_is_refused(tmp_path):
@@ -188,7 +180,7 @@ def test_a_sum_beyond_its_dtype_is_refused(tmp_path):
         tmp_path / "h", {f"{Q}.weight": np.full((12, 16), 6e4, np.float16)}, **CONFIG
     )
     folder = write_adapter(tmp_path / "a", lora(Q, 12, 16), {"lora_alpha": 1e8})
-    assert "beyond the range of F16" in refused(small, folder)
+    assert "merged and stored in F16: find out" in refused(small, folder)
 
 
 def _llama():
@@ -223,79 +215,36 @@ PEFT_CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_weights_are_those_of_peft(tmp_path, dtype):
+@pytest.mark.parametrize("name", PEFT_CASES)
+def test_weights_are_those_of_peft(tmp_path, name, dtype):
     """Bit for bit, with updates whose products float32 holds exactly; DoRA's norm is summed in
     another order, so that it may differ in the last bit of a sum."""
-
-    def check(name, case):
-        make, settings = case
-        torch.manual_seed(0)
-        model = make().to(getattr(torch, dtype))
-        model.save_pretrained(tmp_path / name / "base")
-        model = peft.get_peft_model(model, peft.LoraConfig(**settings))
-        rng = np.random.default_rng(1)
-        with torch.no_grad():
-            for parameter_name, parameter in model.named_parameters():
-                if parameter.requires_grad and "magnitude" not in parameter_name:
-                    parameter.copy_(torch.from_numpy(dyadic(rng, *parameter.shape)))
-                elif parameter.requires_grad:
-                    parameter.mul_(1.25)
-        model.save_pretrained(tmp_path / name / "adapter")
-        base = make().from_pretrained(tmp_path / name / "base", dtype=getattr(torch, dtype))
-        loaded = peft.PeftModel.from_pretrained(base, tmp_path / name / "adapter")
-        whole = loaded.merge_and_unload().state_dict()
-        found = merged(tmp_path / name / "base", tmp_path / name / "adapter")
-        assert len(found) >= 2 or "dora" in name
-        fresh = make().from_pretrained(tmp_path / name / "base", dtype=getattr(torch, dtype))
-        for key, before in fresh.state_dict().items():
-            changed = not torch.equal(before, whole[key])
-            core = key.removeprefix("transformer.")
-            assert changed <= (key in found or core in found), key
-        for key, values in found.items():
-            theirs = whole.get(key, whole.get(f"transformer.{key}")).float().numpy()
-            if "dora" in name:
-                ulp = {"float32": 4e-7, "bfloat16": 0.008, "float16": 1e-3}[dtype]
-                np.testing.assert_allclose(values, theirs, rtol=ulp, atol=1e-9)
-            else:
-                np.testing.assert_array_equal(values, theirs, err_msg=f"{name}: {key}")
-
-    every(PEFT_CASES.items(), check)
-
-
-@pytest.mark.slow
-def test_a_base_in_4_bits_is_merged_and_quantized_as_peft_does(tmp_path):
-    """peft dequantizes Linear4bit, adds the update in float32 and quantizes the sum again."""
-    bnb = pytest.importorskip("bitsandbytes")
-    from safetensors.torch import save_file
-
+    make, settings = PEFT_CASES[name]
     torch.manual_seed(0)
-    layer = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compute_dtype=torch.float32)
-    layer.load_state_dict({"weight": 0.02 * torch.randn(64, 128)})
-    layer.to("cpu")
-    if layer.weight.quant_state is None:
-        layer.weight = layer.weight._quantize("cpu")
-    state = {f"{Q}.{name}": tensor for name, tensor in layer.state_dict().items()}
-    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    base = save_model(tmp_path / "base", {}, settings)
-    save_file(state, base / "model.safetensors")
-    parts = lora(Q, 64, 128)
-    found = merged(base, write_adapter(tmp_path / "a", parts))[f"{Q}.weight"]
-
-    class Holder(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.q_proj = layer
-            self.is_loaded_in_4bit = True  # as transformers marks what it loads
-
-    model = peft.get_peft_model(
-        Holder(), peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"])
-    )
-    module = model.base_model.model.q_proj
+    model = make().to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path / "base")
+    model = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    rng = np.random.default_rng(1)
     with torch.no_grad():
-        module.lora_A["default"].weight.copy_(torch.from_numpy(parts[f"{Q}.lora_A.weight"]))
-        module.lora_B["default"].weight.copy_(torch.from_numpy(parts[f"{Q}.lora_B.weight"]))
-    theirs = model.merge_and_unload().q_proj.weight
-    values = bnb.functional.dequantize_4bit(theirs.data, theirs.quant_state).float().numpy()
-    ours = quantize(found, Scheme.parse("nf4:dq")).dequantize()
-    # The mean of the scales, which double quantization takes off them, is summed in another order.
-    np.testing.assert_allclose(ours, values, rtol=1e-6)
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.requires_grad and "magnitude" not in parameter_name:
+                parameter.copy_(torch.from_numpy(dyadic(rng, *parameter.shape)))
+            elif parameter.requires_grad:
+                parameter.mul_(1.25)
+    model.save_pretrained(tmp_path / "adapter")
+    base = make().from_pretrained(tmp_path / "base", dtype=getattr(torch, dtype))
+    before = {key: value.clone() for key, value in base.state_dict().items()}
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    whole = loaded.merge_and_unload().state_dict()
+    found = merged(tmp_path / "base", tmp_path / "adapter")
+    assert len(found) >= 2 or name == "dora"
+    for key, value in before.items():
+        changed = not torch.equal(value, whole[key])
+        assert changed <= bool({key, key.removeprefix("transformer.")} & found.keys()), key
+    for key, values in found.items():
+        theirs = whole.get(key, whole.get(f"transformer.{key}")).float().numpy()
+        if name == "dora":
+            ulp = {"float32": 4e-7, "bfloat16": 0.008, "float16": 1e-3}[dtype]
+            np.testing.assert_allclose(values, theirs, rtol=ulp, atol=1e-9)
+        else:
+            np.testing.assert_array_equal(values, theirs, err_msg=key)
