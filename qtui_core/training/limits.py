@@ -1,18 +1,21 @@
-"""What the installed libraries cannot do: plans that cannot be run, and plans that cannot be
-traced.
+"""How a plan is run on this machine: plans that cannot be run or traced, each with the reason; on
+one GPU, at which learning rate; and which options change nothing then, so that nobody considers
+them measured.
 
-The estimate covers more than any one machine has installed. Each row is a value of an option, with
-the reason why it is refused here.
+The estimate covers more than any one machine has installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.memory.plan.optimizers import OPTIMIZERS
+from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: What a value may require and a machine may lack: a GPU, or a package.
@@ -129,9 +132,57 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
 
 def check_traceable(plan: RunPlan) -> None:
     """Raises UsageError if a trace cannot follow a plan, and says what to do instead."""
-    found = [limit.says.format(plan=plan) for limit in TRACE_LIMITS if limit.where(plan)]
-    if found:
+    if hidden := [limit.says.format(plan=plan) for limit in TRACE_LIMITS if limit.where(plan)]:
         raise UsageError(
             f"A trace runs the installed libraries on one fake GPU, which does not show "
-            f"{', '.join(found)}; leave that out of the plan, or leave out --trace."
+            f"{', '.join(hidden)}; leave that out of the plan, or leave out --trace."
         )
+
+
+def rate_of(plan: RunPlan) -> float:
+    """The learning rate of a run, which is constant and has no warm-up."""
+    adapters, weights = OPTIMIZERS[plan.optimizer].rates
+    return adapters if plan.adapts else weights
+
+
+def one_gpu(plan: RunPlan) -> tuple[RunPlan, str]:
+    """The plan as a single GPU runs it, and a sentence on what that leaves out; empty if the plan
+    is for one GPU."""
+    if plan.gpus == 1:
+        return plan, ""
+    alone = replace(plan, gpus=1, zero=0, tensor_parallel=1, pipeline_parallel=1)
+    return alone, (
+        f"The plan is for {plan.gpus} GPUs; one is run, with all of the model on it: what it "
+        f"measures, and the estimate beside it, are of --gpus 1."
+    )
+
+
+def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
+    """A sentence on options that were given, not left to their defaults, and change nothing;
+    otherwise empty.
+
+    Args:
+        asked: the plan as it was given, with what was left open.
+        runs: the resolved plan, for the torch that is installed.
+        device_type: "cpu" or "cuda".
+    """
+    reasons: dict[str, list[str]] = {}
+    for option in asked.without_effect(runs):
+        reasons.setdefault(option.idle, []).append(option.flag)
+    if device_type == "cpu" and asked.segments != RunPlan().segments:
+        reasons["a CPU has no allocator with segments"] = ["--segments"]
+    if asked.torch not in (RunPlan().torch, runs.torch):
+        reasons[f"torch {runs.torch} is installed and runs"] = ["--torch"]
+    idle = [f"{', '.join(flags)} ({why})" for why, flags in reasons.items()]
+    return f"Without effect in this run: {'; '.join(idle)}." if idle else ""
+
+
+def targets_without_modules(plan: RunPlan, modules: Collection[str]) -> str:
+    """A sentence on adapter targets that no module has, given the full names of all modules;
+    otherwise empty."""
+    lacking = [
+        target
+        for target in plan.lora_targets
+        if target != ALL_LINEAR and not any(f".{name}".endswith(f".{target}") for name in modules)
+    ]
+    return f"No module is named {', '.join(lacking)}; no adapter is there." if lacking else ""

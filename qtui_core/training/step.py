@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice, repeat
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,17 +18,10 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.memory.shape.from_config import (
-    ANSWERS,
-    LANGUAGE_MODELS,
-    NEXT_SENTENCES,
-    PRETRAINING,
-    SEQUENCES,
-    TOKENS,
-)
+from qtui_core.memory.shape import from_config as classes
 from qtui_core.training.model.build import DTYPES, Built
 from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors, scaler_tensors
-from qtui_core.training.tracing.tracker import Tracker
+from qtui_core.training.tracing.tracker import ComponentOf, NamedTensors, Tracker
 
 
 def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:
@@ -58,22 +52,22 @@ def _labels_of(built: Built, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     model, config = built.model, built.configuration
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     name = type(base).__name__
-    if name.endswith(LANGUAGE_MODELS):
+    if name.endswith(classes.LANGUAGE_MODELS):
         return {"labels": ids}
-    if name.endswith(TOKENS):
+    rows = ids.new_zeros(len(ids))
+    if name.endswith(classes.TOKENS):
         return {"labels": torch.zeros_like(ids)}
-    each = ids.new_zeros(len(ids))
-    if name.endswith(ANSWERS):
-        return {"start_positions": each, "end_positions": each.clone()}
-    if name.endswith(PRETRAINING):
-        return {"labels": ids, "next_sentence_label": each}
-    if name.endswith(NEXT_SENTENCES):
-        return {"labels": each}
-    if name.endswith(SEQUENCES):
+    if name.endswith(classes.ANSWERS):
+        return {"start_positions": rows, "end_positions": rows.clone()}
+    if name.endswith(classes.PRETRAINING):
+        return {"labels": ids, "next_sentence_label": rows}
+    if name.endswith(classes.NEXT_SENTENCES):
+        return {"labels": rows}
+    if name.endswith(classes.SEQUENCES):
         problem, count = config.problem_type, config.num_labels
         if count > 1 and problem in ("regression", "multi_label_classification"):
             return {"labels": torch.zeros(len(ids), count, device=ids.device)}
-        return {"labels": each.float() if count == 1 else each}
+        return {"labels": rows.float() if count == 1 else rows}
     raise UsageError(
         f"{name} has no head to train on; use --method inference, or name a class with a head "
         "under architectures in config.json."
@@ -88,13 +82,24 @@ def run_steps(
     tracker: Tracker,
     steps: int = 2,
 ) -> list[float | None]:
-    """Takes steps under a tracker that is entered already, and returns their losses (None on fake
-    tensors). The garbage collector is off meanwhile, so that tensors which only a reference cycle
-    keeps alive stay, as they do for a while in a real run."""
-    taken = take_steps(built, optimizer, plan, repeat(batch), tracker)
-    with _undisturbed(), closing(taken):
-        tracker.calibrate()
-        return list(islice(taken, steps))
+    """Takes steps under a tracker that is entered already, or runs an inference without an
+    optimizer. Returns the losses (None on fake tensors). The garbage collector is off meanwhile, so
+    that tensors which only a reference cycle keeps alive stay, as they do for a while in a real
+    run. The backward pass runs in this thread, where the dispatch modes are entered."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            if optimizer is None:
+                infer(built, plan, batch, tracker)
+                return []
+            with closing(take_steps(built, optimizer, plan, repeat(batch), tracker)) as taken:
+                tracker.calibrate()
+                return list(islice(taken, steps))
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def take_steps(
@@ -149,14 +154,6 @@ def take_steps(
             yield mean
 
 
-def run_inference(
-    built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], tracker: Tracker
-) -> None:
-    """An inference under the tracker, as in `infer`."""
-    with _undisturbed():
-        infer(built, plan, batch, tracker)
-
-
 def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Marks) -> None:
     """An inference, without gradients. First the prompt fills the cache and gives the first new
     token; only the logits of each sequence's last token are computed, if the class can leave out
@@ -183,11 +180,7 @@ def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Ma
 
 
 def _generate(
-    model: Any,
-    plan: RunPlan,
-    batch: dict[str, torch.Tensor],
-    settings: dict[str, Any],
-    marks: Marks,
+    model: Any, plan: RunPlan, batch: dict[str, Any], settings: dict[str, Any], marks: Marks
 ) -> None:
     """The tokens after the first. Memory does not depend on which tokens they are, so any token is
     used."""
@@ -213,21 +206,19 @@ def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextM
 def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of everything in a cache of transformers, whatever its class."""
     seen: set[int] = set()
-    open_: list[tuple[str, Any]] = [("cache", cache)]
-    while open_:
-        name, value = open_.pop()
+    waiting: list[tuple[str, Any]] = [("cache", cache)]
+    while waiting:
+        name, value = waiting.pop()
         if isinstance(value, torch.Tensor):
             yield name, value
-            continue
-        if id(value) in seen or isinstance(value, torch.nn.Module | type):
-            continue
-        seen.add(id(value))
-        inner: Iterable[tuple[Any, Any]] = getattr(value, "__dict__", {}).items()
-        if isinstance(value, Mapping):
-            inner = value.items()
-        elif isinstance(value, list | tuple):
-            inner = enumerate(value)
-        open_ += [(f"{name}.{key}", item) for key, item in inner]
+        elif id(value) not in seen and not isinstance(value, torch.nn.Module | type):
+            seen.add(id(value))
+            inner: Iterable[tuple[Any, Any]] = getattr(value, "__dict__", {}).items()
+            if isinstance(value, Mapping):
+                inner = value.items()
+            elif isinstance(value, list | tuple):
+                inner = enumerate(value)
+            waiting += [(f"{name}.{key}", item) for key, item in inner]
 
 
 @contextmanager
@@ -235,7 +226,6 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
     """A context in which the loss is a phase of its own. The phase begins where the model calls its
     loss function, or cross entropy if it has none; the logits belong to it, too."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own, plain = base.loss_function, functional.cross_entropy
 
     def marked(function: Any) -> Any:
         def compute(*args: Any, **kwargs: Any) -> Any:
@@ -250,27 +240,13 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
 
         return compute
 
+    own = base.loss_function
     base.loss_function = marked(own)
-    functional.cross_entropy = marked(plain)
     try:
-        yield
-    finally:
-        base.loss_function, functional.cross_entropy = own, plain
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A context without garbage collection, in which the backward pass runs in this thread, where
-    the dispatch modes are entered."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        with torch.autograd.set_multithreading_enabled(False):
+        with patch.object(functional, "cross_entropy", marked(functional.cross_entropy)):
             yield
     finally:
-        if enabled:
-            gc.enable()
+        base.loss_function = own
 
 
 class Marks(Protocol):
@@ -283,11 +259,7 @@ class Marks(Protocol):
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
 
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
         """Names tensors that stay."""
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -69,7 +69,7 @@ def hurt(place: str) -> None:
 
 def serve_run() -> None:
     from qtui.engine.run import worker
-    from qtui_core.training.run.phase_reporter import PhaseReporter
+    from qtui_core.training.run.live import PhaseReporter
 
     begin = PhaseReporter.phase
 

@@ -24,7 +24,7 @@ HeldByName = LazyImport("qtui_core.training.measuring.meters", "HeldByName")
 CudaMeter = LazyImport("qtui_core.training.measuring.meters", "CudaMeter")
 open_meter = LazyImport("qtui_core.training.measuring.meters", "open_meter")
 held = LazyImport("qtui_core.training.measuring.meters", "held")
-PhaseReporter = LazyImport("qtui_core.training.run.phase_reporter", "PhaseReporter")
+PhaseReporter = LazyImport("qtui_core.training.run.live", "PhaseReporter")
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_cache_is_told_apart_while_it_lives(
 def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock on which each reading takes a second, and each wait for the device ten."""
     clock = [0.0]
-    monkeypatch.setattr("qtui_core.training.run.phase_reporter.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("qtui_core.training.run.live.time.perf_counter", lambda: clock[0])
 
     def takes(seconds: float, answer: Any = None) -> Any:
         def work(*_: Any) -> Any:

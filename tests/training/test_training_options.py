@@ -13,7 +13,6 @@ from training_runs import configured
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.run.runnable import kernels_of
 
 bitsandbytes = LazyImport("bitsandbytes")
 torch = LazyImport("torch")
@@ -122,12 +121,12 @@ def test_attention_and_repeated_keys(made: Any) -> None:
     for attention in ("sdpa", "eager"):
         model, plan = made(method="full", attention=attention)
         assert model.config._attn_implementation == attention
-        with kernels_of(plan), _calls() as calls:
+        with build.kernels_of(plan), _calls() as calls:
             model(input_ids=torch.ones(1, 4, dtype=torch.int64))
         assert len(calls) == (2 if attention == "sdpa" else 0)
     for repeated in (False, True):
         model, plan = made(method="full", repeat_kv=repeated)
-        with kernels_of(plan), _calls() as calls:
+        with build.kernels_of(plan), _calls() as calls:
             model(input_ids=torch.ones(1, 4, dtype=torch.int64))
         # Of four heads two have keys.
         assert calls == [4 if repeated else 2] * 2

@@ -25,16 +25,19 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 from qtui_core.telemetry.device import read_devices
-from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, check_traceable
-from qtui_core.training.run.controls import Controls, Stopped
-from qtui_core.training.run.placement import NoGpu, allocator_settings, place
-from qtui_core.training.run.request import RunRequest, parse_request
-from qtui_core.training.run.runnable import (
+from qtui_core.training.limits import (
+    RUN_LIMITS,
+    TRACE_LIMITS,
+    check_runnable,
+    check_traceable,
     one_gpu,
     rate_of,
     targets_without_modules,
     unused_options,
 )
+from qtui_core.training.run.controls import Controls, Stopped
+from qtui_core.training.run.placement import NoGpu, allocator_settings, place
+from qtui_core.training.run.request import RunRequest, parse_request
 
 Ledger = LazyImport("qtui_core.training.tracing.tracker", "Ledger")
 

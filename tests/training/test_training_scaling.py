@@ -14,7 +14,7 @@ from training_runs import Ran, conducted, configured
 from qtui_core.live.snapshot import LogMessage
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.run.runnable import rate_of
+from qtui_core.training.limits import rate_of
 
 torch = LazyImport("torch")
 load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")

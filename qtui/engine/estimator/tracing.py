@@ -19,6 +19,7 @@ from typing import Any
 
 from qtui_core.errors import QtuiError
 from qtui_core.extras import EXTRAS, require
+from qtui_core.job import Job
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import written
 
@@ -53,7 +54,8 @@ def _trace(asked: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]
         require("A trace", *EXTRAS["torch"])
         from qtui_core.training.tracing.trace import record
 
-        recording = record(asked["config"], plan, tell=tell)
+        job = Job(lambda done, total, words: tell(words))
+        recording = record(asked["config"], plan, job=job)
     except QtuiError as error:
         return {"error": str(error), "code": error.exit_code}
     return written(recording)

@@ -31,10 +31,9 @@ from qtui_core.models import ModelSource, open_model
 from qtui_core.quantities import format_bytes, plural
 from qtui_core.telemetry.machine import Machine, read_machine
 from qtui_core.threads import chosen_threads
-from qtui_core.training.limits import check_runnable
+from qtui_core.training.limits import check_runnable, one_gpu, unused_options
 from qtui_core.training.run.placement import Order, Placement, allocator_settings, place
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, NotBegun, RunRequest, on_cpu
-from qtui_core.training.run.runnable import one_gpu, unused_options
 
 #: Libraries whose versions a recording names.
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")

@@ -15,25 +15,21 @@ PROBES: Final = (1024, 2 * MIB, 11 * MIB)
 
 
 class MeasuredDevice(Protocol):
-    """What `calibrate` does on a GPU and reads from it."""
+    """What `calibrate` does on a GPU and reads from it: bytes."""
 
     def process(self) -> tuple[int | None, str]:
         """The bytes of this process according to the driver, and how they were identified."""
 
     def allocated(self) -> int: ...
-
     def reserved(self) -> int: ...
-
     def start(self) -> None:
-        """Creates the context with a first tensor, then frees that tensor and its segment, because
-        later tensors would be placed in it."""
+        """Creates the context with a first tensor and frees that."""
 
     def multiply(self, *, backward: bool) -> None:
         """A 16-bit product, with `backward` also its backward pass in autograd's thread. Its
         tensors are freed."""
 
     def clear_workspaces(self) -> None: ...
-
     def hold(self, nbytes: int) -> Any:
         """A tensor of that many bytes, which lives as long as the returned object."""
 
@@ -70,36 +66,31 @@ class GpuMeasurement:
 
 def calibrate(machine: MeasuredDevice) -> Found:
     """Measures in a process that has not used the GPU before."""
+
+    def context() -> tuple[int | None, str]:
+        process, basis = machine.process()
+        return (None if process is None else max(0, process - machine.reserved())), basis
+
+    def workspaces() -> int:
+        """The bytes that clearing the workspaces frees."""
+        before = machine.allocated()
+        machine.clear_workspaces()
+        return before - machine.allocated()
+
     machine.start()
-    first, basis = _context(machine)
+    first, _ = context()
     machine.multiply(backward=False)
-    forward = _workspaces(machine)
+    forward = workspaces()
     machine.multiply(backward=True)
-    training = _workspaces(machine)
+    training = workspaces()
     machine.multiply(backward=True)  # the kernels stay loaded; the workspaces are allocated again
-    products, basis = _context(machine)
-    return Found(first, products, basis, forward, training, _segments(machine), machine.settings())
-
-
-def _context(machine: MeasuredDevice) -> tuple[int | None, str]:
-    process, basis = machine.process()
-    return (None if process is None else max(0, process - machine.reserved())), basis
-
-
-def _workspaces(machine: MeasuredDevice) -> int:
-    """The bytes that clearing the workspaces frees."""
-    before = machine.allocated()
-    machine.clear_workspaces()
-    return before - machine.allocated()
-
-
-def _segments(machine: MeasuredDevice) -> dict[str, int]:
-    found = {}
+    products, basis = context()
+    segments = {}
     for nbytes in PROBES:
         machine.clear_workspaces()
         machine.empty()
         before = machine.reserved()
         held = machine.hold(nbytes)
-        found[str(nbytes)] = machine.reserved() - before
+        segments[str(nbytes)] = machine.reserved() - before
         del held
-    return found
+    return Found(first, products, basis, forward, training, segments, machine.settings())

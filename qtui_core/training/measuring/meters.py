@@ -9,11 +9,11 @@ one of them has a kernel, `held_on_cpu` says what a step holds on a CPU beyond t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -26,7 +26,13 @@ from qtui_core.telemetry.readings import DeviceReader, DeviceReading, process_of
 from qtui_core.training.model.build import Built, component_of_state
 from qtui_core.training.model.optimizers import optimizer_tensors, scaler_tensors
 from qtui_core.training.run.placement import NoGpu, Placement
-from qtui_core.training.tracing.tracker import CpuTracker, Ledger, as_on_a_gpu
+from qtui_core.training.tracing.tracker import (
+    ComponentOf,
+    CpuTracker,
+    Ledger,
+    NamedTensors,
+    as_on_a_gpu,
+)
 
 
 @dataclass
@@ -39,29 +45,30 @@ class HeldByName:
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
-class Meter(Protocol):
+class Meter:
     """Reads the memory of one device. The run adds its lasting tensors to `standing` as it creates
     them."""
 
-    standing: HeldByName
+    def __init__(self) -> None:
+        self.standing = HeldByName()
+        self._phase = ""
 
     def watch(self) -> AbstractContextManager[Any]:
         """A context in which operations are counted, for meters that count them."""
+        return nullcontext()
 
     def wait(self) -> None:
         """Waits until all launched work is done."""
 
     def unseen(self) -> AbstractContextManager[Any]:
         """A context in which what is allocated and freed again counts in no peak."""
+        return nullcontext()
 
     def begin(self, phase: str) -> None:
         """A phase begins; peaks are measured from here."""
+        self._phase = phase
 
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
         """Names tensors that stay."""
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -69,9 +76,11 @@ class Meter(Protocol):
 
     def end(self, seconds: float, step: int) -> PhaseEnded:
         """The phase is over; its figures."""
+        raise NotImplementedError
 
     def sample(self, seconds: float, step: int, phase: str) -> Sample:
         """The state of the machine now. Called from another thread."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Releases open handles."""
@@ -117,14 +126,13 @@ def _named(standing: HeldByName) -> Iterator[tuple[Component, torch.Tensor]]:
 _LIKE: Final = {"import": Phase.LOAD, "quantize": Phase.LOAD, "compare": Phase.BETWEEN}
 
 
-class CpuMeter:
+class CpuMeter(Meter):
     """Counts with a tracker what operations allocate and free."""
 
     def __init__(self) -> None:
-        self.standing = HeldByName()
+        super().__init__()
         self._tracker = CpuTracker()
         self._ledger = Ledger()
-        self._phase = ""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -132,22 +140,11 @@ class CpuMeter:
             self._tracker.calibrate()
             yield
 
-    def wait(self) -> None:
-        """Operations on a CPU are over when they return."""
-
-    def unseen(self) -> AbstractContextManager[Any]:
-        """Nothing to do: who reads disables the mode that counts."""
-        return nullcontext()
-
     def begin(self, phase: str) -> None:
-        self._phase = phase
+        super().begin(phase)
         self._tracker.phase(_LIKE.get(phase) or Phase(phase))
 
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
         self._tracker.track(tensors, component)
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -169,17 +166,8 @@ class CpuMeter:
 
     def sample(self, seconds: float, step: int, phase: str) -> Sample:
         rss = rss_bytes()
-        return Sample(
-            seconds,
-            step,
-            phase,
-            allocated_bytes=self._tracker.live,
-            process_bytes=rss,
-            rss_bytes=rss,
-        )
-
-    def close(self) -> None:
-        """There is nothing to release."""
+        live = self._tracker.live
+        return Sample(seconds, step, phase, allocated_bytes=live, process_bytes=rss, rss_bytes=rss)
 
 
 def _stacked(found: dict[Component, int]) -> dict[str, int]:
@@ -188,64 +176,54 @@ def _stacked(found: dict[Component, int]) -> dict[str, int]:
 
 #: The names of attention dropout in the configurations of transformers.
 _DROPOUTS: Final = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+_COMPOSED: Final = (
+    "On a CPU, attention with {} is composed of several operations, which keep the matrix of "
+    "scores; the GPU kernels that the estimate assumes do not."
+)
+_INT8: Final = (
+    "On a CPU bitsandbytes trains over LLM.int8 with another product, which dequantizes the "
+    "weights first: its activations and temporaries differ from the estimate's."
+)
+_LOGITS: Final = (
+    "Autocast hands the cross entropy float32 logits on a CPU; on a GPU they stay in 16 bits, as "
+    "estimated."
+)
 
 
-def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
-    """Sentences on what a step holds on a CPU beyond its estimate, which is made for a GPU. `model`
-    is a class of transformers without adapters."""
-    if not plan.trains:
-        return
-    config = model.config
+def held_on_cpu(model: Any, plan: RunPlan) -> list[str]:
+    """Sentences on what a training step holds on a CPU beyond its estimate, which is made for a
+    GPU. `model` is a class of transformers without adapters."""
+    config, composed = model.config, plan.attention != "eager"
     relative = hasattr(config, "relative_attention_num_buckets")
-    if plan.attention != "eager":
-        dropped = any(getattr(config, name, None) for name in _DROPOUTS)
-        if dropped or relative:
-            why = "a bias that trains" if relative else "dropout"
-            yield (
-                f"On a CPU, attention with {why} is composed of several operations, which keep "
-                f"the matrix of scores; the GPU kernels that the estimate assumes do not."
-            )
-    if plan.quant == "int8":
-        yield (
-            "On a CPU bitsandbytes trains over LLM.int8 with another product, which dequantizes "
-            "the weights first: its activations and temporaries differ from the estimate's."
-        )
-    if plan.autocast and (config.is_encoder_decoder or not model.can_generate()):
-        yield (
-            "Autocast hands the cross entropy float32 logits on a CPU; on a GPU they stay in 16 "
-            "bits, as estimated."
-        )
+    dropped = any(getattr(config, name, None) for name in _DROPOUTS)
+    causal = model.can_generate() and not config.is_encoder_decoder
+    reasons = {
+        _COMPOSED.format("a bias that trains"): composed and relative,
+        _COMPOSED.format("dropout"): composed and dropped and not relative,
+        _INT8: plan.quant == "int8",
+        _LOGITS: plan.autocast and not causal,
+    }
+    return [sentence for sentence, holds in reasons.items() if holds and plan.trains]
 
 
-_ACTIVATIONS: Final = Component.ACTIVATIONS.value
-_WORKSPACES: Final = Component.WORKSPACES.value
-
-
-class CudaMeter:
-    """Reads torch.cuda.memory_stats and NVML on torch's current device.
+class CudaMeter(Meter):
+    """Reads torch.cuda.memory_stats and NVML on torch's current device; `reader` reads the same GPU
+    by NVML.
 
     `begin` resets torch's peak counters. Both ends of a phase wait for launched work, so that work
     counts in the phase that launched it.
-
-    Args:
-        reader: of the same GPU by NVML.
     """
 
     def __init__(self, reader: DeviceReader) -> None:
-        self.standing = HeldByName()
+        super().__init__()
         self._reader = reader
-        self._phase = ""
         self._workspaces: int | None = None
         self._cache: list[weakref.ref[torch.Tensor]] = []
         #: By level, the peak of the phase up to the last reading that was not to be seen.
         self._peaks = {"allocated": 0, "reserved": 0}
-        used = reader.read().memory_used
         #: Bytes of other processes, used if the driver does not identify ours: what was in use
         #: before ours started.
-        self._others = used
-
-    def watch(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        self._others = reader.read().memory_used
 
     def wait(self) -> None:
         torch.cuda.synchronize()
@@ -260,28 +238,20 @@ class CudaMeter:
             self._peaks[level] = max(peak, before.get(f"{level}_bytes.all.peak", 0))
 
     def begin(self, phase: str) -> None:
-        self._phase = phase
+        super().begin(phase)
         self._peaks = dict.fromkeys(self._peaks, 0)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
 
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
         """The allocator counts all tensors, so only a cache is remembered, as long as it lives."""
         if component is Component.CACHE:
             self._cache = [ref for ref in self._cache if ref() is not None]
             self._cache += [weakref.ref(tensor) for _, tensor in tensors]
 
-    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Nothing to do: the allocator counts no tensors on the host."""
-
     def end(self, seconds: float, step: int) -> PhaseEnded:
         torch.cuda.synchronize()
-        stats = torch.cuda.memory_stats()
-        reading = self._reader.read()
+        stats, reading = torch.cuda.memory_stats(), self._reader.read()
         allocated = stats.get("allocated_bytes.all.current", 0)
         return PhaseEnded(
             seconds=seconds,
@@ -301,16 +271,13 @@ class CudaMeter:
         )
 
     def sample(self, seconds: float, step: int, phase: str) -> Sample:
-        stats = torch.cuda.memory_stats()
-        reading = self._reader.read()
+        stats, reading = torch.cuda.memory_stats(), self._reader.read()
+        levels = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes")
         return Sample(
             seconds,
             step,
             phase,
-            allocated_bytes=stats.get("allocated_bytes.all.current"),
-            reserved_bytes=stats.get("reserved_bytes.all.current"),
-            active_bytes=stats.get("active_bytes.all.current"),
-            inactive_split_bytes=stats.get("inactive_split_bytes.all.current"),
+            **{level: stats.get(f"{level}.all.current") for level in levels},
             process_bytes=self._process(reading, stats),
             device_used_bytes=reading.memory_used,
             device_free_bytes=reading.memory_free,
@@ -343,11 +310,8 @@ class CudaMeter:
         if self._phase == Phase.BETWEEN:
             self._workspaces = rest
         kept = min(rest, self._workspaces or 0)
-        if kept:
-            found[_WORKSPACES] = kept
-        if rest > kept:
-            found[_ACTIVATIONS] = rest - kept
-        return found
+        others = {Component.WORKSPACES.value: kept, Component.ACTIVATIONS.value: rest - kept}
+        return found | {name: nbytes for name, nbytes in others.items() if nbytes}
 
 
 def open_meter(placement: Placement) -> Meter:

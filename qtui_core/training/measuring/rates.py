@@ -81,12 +81,10 @@ def measure_product(
 
     If the device or this torch cannot multiply the dtype, the rate is None and the reason is given.
     """
-    sides = (side,) if side is not None else _sides(device)
-    size, seconds = sides[0], [0.0]
+    size, seconds = 0, [0.0]
     try:
-        for size in sides:
-            work = _product(device, dtype, size)
-            seconds = time_calls(work, device, budget)
+        for size in _sides(device) if side is None else (side,):
+            seconds = time_calls(_product(device, dtype, size), device, budget)
             if min(seconds) >= _LONG_ENOUGH:
                 break
     except (RuntimeError, NotImplementedError, TypeError) as error:
@@ -161,25 +159,20 @@ def _free(device: torch.device) -> int:
 def _product(device: torch.device, dtype: str, side: int) -> Callable[[], object]:
     """A call that multiplies two matrices of a dtype, into existing memory if torch has a function
     for that."""
+    size, on_gpu = (side, side), device.type == "cuda"
     if dtype == "int8":
-        a, b = (
-            torch.randint(-127, 127, (side, side), dtype=torch.int8, device=device)
-            for _ in range(2)
-        )
-        if device.type == "cuda":
-            b = b.t()  # by columns, the only int8 layout of every cuBLASLt
-        return lambda: torch._int_mm(a, b)
-    a, b = (torch.randn(side, side, device=device).to(_DTYPES[dtype]) for _ in range(2))
+        a, b = (torch.randint(-127, 127, size, dtype=torch.int8, device=device) for _ in range(2))
+        right = b.t() if on_gpu else b  # by columns, the only int8 layout of every cuBLASLt
+        return lambda: torch._int_mm(a, right)
+    a, b = (torch.randn(size, device=device).to(_DTYPES[dtype]) for _ in range(2))
     if dtype == "fp8":
         scale = torch.ones((), device=device)
         # The second operand by columns, which is the only layout the kernel takes.
         column = b.t().contiguous().t()
         return lambda: torch._scaled_mm(a, column, scale, scale, out_dtype=torch.bfloat16)
     out = torch.empty_like(a)
-    if device.type != "cuda" or dtype not in ("fp32", "tf32"):
-        return lambda: torch.mm(a, b, out=out)
 
-    def as_asked() -> None:
+    def multiply() -> None:
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         try:
@@ -187,4 +180,5 @@ def _product(device: torch.device, dtype: str, side: int) -> Callable[[], object
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
-    return as_asked
+    plain = not on_gpu or dtype not in ("fp32", "tf32")
+    return (lambda: torch.mm(a, b, out=out)) if plain else multiply

@@ -47,14 +47,9 @@ class AdapterComparison:
         on = self._logits(model)
         with model.disable_adapter():
             off = self._logits(model)
-        return AdaptersCompared(
-            seconds,
-            step,
-            _largest(on, off),
-            _largest(off, self._reference),
-            self._likeliest(on),
-            self._likeliest(off),
-        )
+        changed, moved = (float(np.abs(off - other).max()) for other in (on, self._reference))
+        likeliest = self._likeliest(on), self._likeliest(off)
+        return AdaptersCompared(seconds, step, changed, moved, *likeliest)
 
     def _logits(self, model: Any) -> Logits:
         """float32 `[tokens, vocabulary]`, as an array: a tensor would count as the run's."""
@@ -89,7 +84,3 @@ def _same_each_time(model: nn.Module) -> Iterator[None]:
         finally:
             for module in quiet:
                 module.train()
-
-
-def _largest(one: Logits, other: Logits) -> float:
-    return float(np.abs(one - other).max())

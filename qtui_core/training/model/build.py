@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
 from torch import nn
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-)
+from transformers.models.auto import modeling_auto as auto
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
@@ -35,10 +32,10 @@ from qtui_core.training.model.quantized import quantize_linears, quantized_tenso
 from qtui_core.training.model.stacks import Stack, fold_layers, stacks_of
 
 _HEADS = (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
+    auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_MASKED_LM_MAPPING,
 )
 
 
@@ -50,16 +47,16 @@ def configuration_of(config: Mapping[str, Any], plan: RunPlan) -> Any:
     Raises ModelError if the installed transformers does not know the model or does not accept the
     configuration.
     """
-    built = configuration_object(config)
-    text = built.get_text_config()
-    for part in (built, text):
+    whole = configuration_object(config)
+    text = whole.get_text_config()
+    for part in (whole, text):
         part.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
     decodes = getattr(text, "is_encoder_decoder", False)
     if decodes and getattr(text, "decoder_start_token_id", None) is None:
         # The decoder reads the labels shifted by one place, after this token.
         text.decoder_start_token_id = text.pad_token_id or 0
-    text.architectures = text.architectures or built.architectures
-    return text if _named(text) else built
+    text.architectures = text.architectures or whole.architectures
+    return text if _named(text) else whole
 
 
 def _named(configuration: Any) -> Any:
@@ -81,29 +78,26 @@ def class_of(configuration: Any) -> Any:
     here.
     """
     named = getattr(configuration, "architectures", None) or ()
-    if (found := _named(configuration)) is not None:
-        if is_traceable(found.__name__):
-            return found
-        raise ModelError(
-            f"config.json names {found.__name__}, and a trace cannot tell what that reads in a "
-            "step; name another class under architectures."
+    found, why_not = _named(configuration), ""
+    if found is not None and is_traceable(found.__name__):
+        return found
+    if found is not None:
+        why_not = f"{found.__name__}, and a trace cannot tell what that reads in a step"
+    elif named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
+        why_not = (
+            f"{named[0]}, which is no class of the installed transformers "
+            f"{transformers.__version__} for {configuration.model_type!r}"
         )
-    if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
-        raise ModelError(
-            f"config.json names {named[0]}, which is no class of the installed transformers "
-            f"{transformers.__version__} for {configuration.model_type!r}; name another under "
-            "architectures."
-        )
-    decoder = bool(getattr(configuration, "is_decoder", False))
-    for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
-        if type(configuration) in mapping:
-            if (
-                mapping is MODEL_FOR_CAUSAL_LM_MAPPING
-                and not decoder
-                and type(configuration) in MODEL_FOR_MASKED_LM_MAPPING
-            ):
-                continue  # BERT has a causal class too, for is_decoder
-            return mapping[type(configuration)]
+    if why_not:
+        raise ModelError(f"config.json names {why_not}; name another under architectures.")
+    kind, heads = type(configuration), list(_HEADS)
+    if getattr(configuration, "is_decoder", False):
+        heads = [auto.MODEL_FOR_CAUSAL_LM_MAPPING]
+    elif kind in auto.MODEL_FOR_MASKED_LM_MAPPING:  # BERT has a causal class too, for is_decoder
+        heads.remove(auto.MODEL_FOR_CAUSAL_LM_MAPPING)
+    for mapping in heads:
+        if kind in mapping:
+            return mapping[kind]
     raise ModelError(
         f"The installed transformers has no class with a language-model head for "
         f"{configuration.model_type!r}, so there is no loss to train by."
@@ -160,9 +154,13 @@ def load(
         # Classes that label sequences search for the last token that is not padding. This costs the
         # same whichever token is the padding.
         configuration.pad_token_id = 0
-    implementation = attention_of(plan)
+    model_class = class_of(configuration)
+    how = {
+        "attn_implementation": attention_of(plan, model_class),
+        "dtype": DTYPES[plan.dtype or "fp32"],
+    }
     with torch.device(device):
-        model = _construct(class_of(configuration), configuration, implementation, plan)
+        model = model_class._from_config(configuration, **how)
     folds = () if margin is None else fold_layers(model, configuration, margin)
     if plan.quantized:
         quantize_linears(model, plan, device)
@@ -180,19 +178,17 @@ def prepare_base(built: Built, plan: RunPlan) -> None:
     import peft
 
     model = built.model
-    again = {"use_reentrant": plan.reentrant}
     set_loss(model, plan)
     if plan.kbit_prep == "all":
         model = peft.prepare_model_for_kbit_training(
             model,
             use_gradient_checkpointing=bool(plan.checkpointing),
-            gradient_checkpointing_kwargs=again,
+            gradient_checkpointing_kwargs={"use_reentrant": plan.reentrant},
         )
-    else:
-        if plan.adapts:
-            model.requires_grad_(False)
-        if plan.kbit_prep == "norms":
-            _norms_to_float32(model)
+    elif plan.adapts:
+        model.requires_grad_(False)
+    if plan.kbit_prep == "norms":
+        _norms_to_float32(model)
     built.model = model.train(plan.trains)
 
 
@@ -201,7 +197,6 @@ def add_adapters(built: Built, plan: RunPlan) -> None:
     import peft
 
     model = built.model
-    again = {"use_reentrant": plan.reentrant}
     if plan.adapts:
         model = peft.get_peft_model(
             model, _adapters(model, plan), autocast_adapter_dtype=plan.adapter_dtype == "fp32"
@@ -211,61 +206,49 @@ def add_adapters(built: Built, plan: RunPlan) -> None:
             if parameter.requires_grad and parameter.dtype != dtype:
                 parameter.data = parameter.data.to(dtype)
     if plan.checkpointing and not model.is_gradient_checkpointing:
+        again = {"use_reentrant": plan.reentrant}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
     built.model = model.train(plan.trains)
 
 
-def _construct(model_class: Any, configuration: Any, implementation: str, plan: RunPlan) -> Any:
-    dtype = DTYPES[plan.dtype or "fp32"]
-    try:
-        return model_class._from_config(
-            configuration, attn_implementation=implementation, dtype=dtype
-        )
-    except (ValueError, ImportError) as error:
-        if implementation == "eager" or "attention" not in str(error).lower():
-            raise
-        # Some families have only eager attention and run it whatever the plan says.
-        return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
-
-
-def attention_of(plan: RunPlan) -> str:
-    """The name that transformers has for the attention of a plan."""
-    return "eager" if plan.attention == "eager" else "sdpa"
+def attention_of(plan: RunPlan, model_class: Any) -> str:
+    """The name that transformers has for the attention of a plan. Some families have only eager
+    attention and run it whatever the plan says."""
+    supported = getattr(model_class, "_supports_sdpa", True)
+    return "sdpa" if plan.attention != "eager" and supported else "eager"
 
 
 def _adapters(model: Any, plan: RunPlan) -> Any:
     import peft
 
-    stacked = [name for name, one in model.named_parameters() if one.dim() == 3]
-    experts = [t for t in plan.lora_targets if "." in t and any(n.endswith(t) for n in stacked)]
-    targets = [target for target in plan.lora_targets if target not in experts]
-    both = bool(getattr(model.config, "is_encoder_decoder", False))
-    if not (name := type(model).__name__).endswith(LANGUAGE_MODELS):
+    name = type(model).__name__
+    if not name.endswith(LANGUAGE_MODELS):
         raise UsageError(
             f"peft trains a copy of the head of {name} beside the adapters, which a trace does not "
             "follow; use --method full or inference."
         )
+    stacked = [name for name, one in model.named_parameters() if one.dim() == 3]
+    experts = [t for t in plan.lora_targets if "." in t and any(n.endswith(t) for n in stacked)]
+    targets = [target for target in plan.lora_targets if target not in experts]
+    both = bool(getattr(model.config, "is_encoder_decoder", False))
+    # Adapters fail around routers whose class is nn.Linear but which return two tensors, such as
+    # Llama 4's. What sees images is left out, too.
+    sees = {"visual", "vision_tower", "multi_modal_projector", "embed_vision"}
+    spared = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and (type(module).__name__.endswith("Router") or not sees.isdisjoint(name.split(".")))
+    ]
     return peft.LoraConfig(
         r=plan.lora_rank,
         lora_alpha=2 * plan.lora_rank,
         lora_dropout=plan.lora_dropout,
         target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
         target_parameters=experts or None,
-        exclude_modules=_left_out(model),
+        exclude_modules=spared,
         task_type="SEQ_2_SEQ_LM" if both else "CAUSAL_LM" if model.can_generate() else None,
     )
-
-
-def _left_out(model: nn.Module) -> list[str]:
-    """Routers whose class is nn.Linear but which return two tensors, such as Llama 4's; peft's
-    adapters fail around them. And what sees images."""
-    sees = {"visual", "vision_tower", "multi_modal_projector", "embed_vision"}
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        and (type(module).__name__.endswith("Router") or not sees.isdisjoint(name.split(".")))
-    ]
 
 
 def _norms_to_float32(model: nn.Module) -> None:
@@ -275,6 +258,42 @@ def _norms_to_float32(model: nn.Module) -> None:
             for parameter in module.parameters(recurse=False):
                 if parameter.dtype in _HALF:
                     parameter.data = parameter.data.to(torch.float32)
+
+
+def use_liger(model: Any, plan: RunPlan) -> None:
+    """Puts Liger's kernels into a model, as the Trainer does (use_liger_kernel), or only Liger's
+    loss."""
+    if plan.kernels != "liger" and plan.loss != "fused":
+        return
+    from liger_kernel.transformers import _apply_liger_kernel_to_instance  # type: ignore
+
+    if plan.kernels == "liger":
+        _apply_liger_kernel_to_instance(model=model)
+    else:
+        _apply_liger_kernel_to_instance(
+            model=model, rope=False, rms_norm=False, swiglu=False, fused_linear_cross_entropy=True
+        )
+
+
+@contextmanager
+def kernels_of(plan: RunPlan) -> Iterator[None]:
+    """A context in which attention runs on the kernel of the plan; with `repeat_kv`, keys and
+    values are first copied to all heads."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from transformers.integrations import sdpa_attention
+
+    backends: dict[str, Any] = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    }
+    backend = backends.get(plan.attention)
+    with (
+        nullcontext() if backend is None else sdpa_kernel(backend),
+        patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_, **__: False)
+        if plan.repeat_kv
+        else nullcontext(),
+    ):
+        yield
 
 
 def quiet() -> None:
@@ -288,14 +307,13 @@ def quiet() -> None:
 
 def component_of_state(built: Built) -> Callable[[str], Component]:
     """A function that tells the component of a lasting tensor from its name."""
-    constants = {name for name, _ in quantized_tensors(built.model)}
-    buffers = {name for name, _ in built.model.named_buffers()}
+    known = dict.fromkeys((name for name, _ in built.model.named_buffers()), Component.BUFFERS)
+    known |= dict.fromkeys(
+        (name for name, _ in quantized_tensors(built.model)), Component.QUANTIZATION
+    )
 
     def component(name: str) -> Component:
-        if name in constants:
-            return Component.QUANTIZATION
-        if name in buffers:
-            return Component.BUFFERS
-        return Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
+        adapter = Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
+        return known.get(name, adapter)
 
     return component

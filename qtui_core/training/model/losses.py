@@ -73,12 +73,9 @@ class TiledLogProbabilities(torch.autograd.Function):
         with torch.autocast(kind, enabled=False):
             for rows, words, tile, _, _ in _tiles(hidden, weight, bias, ctx.computed):
                 for some in _slices(len(tile), _FOLDED // tile.shape[1]):
-                    logits, _ = _logits(tile[some], scale, softcap)
                     at = slice(rows.start + some.start, rows.start + some.stop)
-                    _fold(
-                        logits, targets[at], words,
-                        greatest[at], powers[at], weighted[at], of_target[at], best[at],
-                    )  # fmt: skip
+                    kept = (t[at] for t in (greatest, powers, weighted, of_target, best))
+                    _fold(_logits(tile[some], scale, softcap)[0], targets[at], words, *kept)
         logarithm = greatest + powers.log()
         entropy = logarithm - weighted / powers
         ctx.save_for_backward(hidden, weight, bias, targets, logarithm)
@@ -112,12 +109,8 @@ class TiledLogProbabilities(torch.autograd.Function):
                     _add_product(of_weight[words], tile.t(), taken)
                 if of_bias is not None:
                     of_bias[words] += tile.sum(0, dtype=torch.float32)
-            given = [
-                None if summed is None else summed.to(tensor.dtype)
-                for summed, tensor in zip(
-                    (of_hidden, of_weight, of_bias), (hidden, weight, bias), strict=True
-                )
-            ]
+            pairs = ((of_hidden, hidden), (of_weight, weight), (of_bias, bias))
+            given = [None if total is None else total.to(one.dtype) for total, one in pairs]
         return (*given, None, None, None)
 
 
@@ -166,17 +159,10 @@ def _places(targets: torch.Tensor, words: slice) -> tuple[torch.Tensor, torch.Te
     return inside[:, None], torch.where(inside, targets - words.start, 0)[:, None]
 
 
-def _fold(
-    logits: torch.Tensor,
-    targets: torch.Tensor,
-    words: slice,
-    greatest: torch.Tensor,
-    powers: torch.Tensor,
-    weighted: torch.Tensor,
-    of_target: torch.Tensor,
-    best: torch.Tensor,
-) -> None:
-    """Adds the logits of some words to the running statistics of their rows."""
+def _fold(logits: torch.Tensor, targets: torch.Tensor, words: slice, *kept: torch.Tensor) -> None:
+    """Adds the logits of some words to the running statistics of their rows: the greatest logit,
+    the sum of powers, that of powers times logits, the target's logit, and the best word."""
+    greatest, powers, weighted, of_target, best = kept
     top, where = logits.max(-1)
     inside, place = _places(targets, words)
     of_target += torch.where(inside, logits.gather(1, place), 0.0)[:, 0]
@@ -237,19 +223,20 @@ def set_loss(model: Any, plan: RunPlan) -> None:
 
     Raises UsageError for any other loss if the model does not predict the next token.
     """
-    if (
-        plan.trains
-        and plan.loss != "stock"
-        and (model.config.is_encoder_decoder or not model.can_generate())
-    ):
-        raise UsageError(
-            f"--loss {plan.loss} is of models that predict the next token, and "
-            f"{type(model).__name__} does not; use --loss stock."
-        )
+    if plan.trains and plan.loss != "stock":
+        _check_causal(model, plan.loss)
     if plan.loss == "tiled":
         use_hidden_states(model, "tiled", tiled_cross_entropy)
     if plan.loss == "stock-4.48":
         model.loss_function = loss_of_4_48
+
+
+def _check_causal(model: Any, loss: str) -> None:
+    if model.config.is_encoder_decoder or not model.can_generate():
+        raise UsageError(
+            f"--loss {loss} is for models that predict the next token, and {type(model).__name__} "
+            f"does not; use --loss stock."
+        )
 
 
 def loss_of_4_48(
@@ -270,21 +257,17 @@ def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> Non
 
     Raises UsageError for a model that is not causal, or whose head is not a matrix.
     """
-    head = model.get_output_embeddings()
-    config = model.config
-    decoder = model.base_model
-    if config.is_encoder_decoder or not model.can_generate() or decoder is model:
-        raise UsageError(
-            f"--loss {name} is for models that predict the next token, and "
-            f"{type(model).__name__} does not; use --loss stock."
-        )
+    _check_causal(model, name)
+    head, config, decoder = model.get_output_embeddings(), model.config, model.base_model
     if not isinstance(head, nn.Linear):
         raise UsageError(
             f"--loss {name} multiplies by the matrix of the head, and that of "
             f"{type(model).__name__} is a {type(head).__name__}; use --loss stock."
         )
-    scale, softcap = _scale(config), getattr(config, "final_logit_softcapping", None)
-
+    scale = getattr(config, "logit_scale", None)  # Cohere multiplies by one, Granite divides
+    if scale is None and (divisor := getattr(config, "logits_scaling", None)) is not None:
+        scale = 1.0 / float(divisor)
+    softcap = getattr(config, "final_logit_softcapping", None)
     plain = model.forward
 
     def forward(labels: torch.Tensor | None = None, **inputs: Any) -> Any:
@@ -295,11 +278,3 @@ def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> Non
 
     model.forward = forward
     model.loss_function = compute
-
-
-def _scale(config: Any) -> float | None:
-    """The factor of the logits: Cohere multiplies by one, Granite divides. None without one."""
-    if (scale := getattr(config, "logit_scale", None)) is not None:
-        return float(scale)
-    divisor = getattr(config, "logits_scaling", None)
-    return None if divisor is None else 1.0 / float(divisor)

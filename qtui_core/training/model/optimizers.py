@@ -4,12 +4,12 @@ are divided by it before the optimizer step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from qtui_core.errors import UsageError
+from qtui_core.extras import importing
 from qtui_core.memory.plan.run_plan import RunPlan
 
 _RATE = 1e-4
@@ -18,18 +18,19 @@ _RATE = 1e-4
 def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -> Any:
     """The optimizer of a plan over the trainable parameters of a model, with a learning rate.
 
-    Raises UsageError if its library is not installed.
+    Raises MissingLibrary if its library is not installed.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     match plan.optimizer:
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=rate, foreach=True)
-        case "adamw-fused":
-            return torch.optim.AdamW(parameters, lr=rate, fused=True)
+        case "adamw" | "adamw-fused":
+            fused = plan.optimizer == "adamw-fused"
+            return torch.optim.AdamW(parameters, lr=rate, foreach=not fused, fused=fused)
         case "sgd":
             return torch.optim.SGD(parameters, lr=rate, foreach=True)
         case "adamw4bit":
-            return _adamw4bit(parameters, rate)
+            with importing("adamw4bit", "torchao"):
+                from torchao.optim import AdamW4bit
+            return AdamW4bit(parameters, lr=rate)
     from bitsandbytes import optim
 
     kinds = {
@@ -37,31 +38,13 @@ def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -
         "paged-adamw8bit": optim.PagedAdamW8bit,
         "paged-adamw": optim.PagedAdamW32bit,
     }
-    _spare_embeddings(model if plan.loop == "trainer" else None)
-    return kinds[plan.optimizer](parameters, lr=rate)
-
-
-def _spare_embeddings(model: torch.nn.Module | None) -> None:
-    """Requests 32-bit states for all embeddings, as the Trainer does from bitsandbytes (trainer.py,
-    create_optimizer). Registrations for earlier models are cleared."""
-    from bitsandbytes.optim import GlobalOptimManager
-
-    manager = GlobalOptimManager.get_instance()
+    # The Trainer requests 32-bit states for all embeddings (trainer.py, create_optimizer).
+    manager = optim.GlobalOptimManager.get_instance()
     manager.initialize()
-    for module in model.modules() if model is not None else ():
+    for module in model.modules() if plan.loop == "trainer" else ():
         if isinstance(module, torch.nn.Embedding):
             manager.register_module_override(module, "weight", {"optim_bits": 32})
-
-
-def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
-    try:
-        from torchao.optim import AdamW4bit
-    except ImportError as error:
-        raise UsageError(
-            "adamw4bit is torchao's optimizer, which is not installed; "
-            "`pip install torchao`, or use adamw8bit."
-        ) from error
-    return AdamW4bit(parameters, lr=rate)
+    return kinds[plan.optimizer](parameters, lr=rate)
 
 
 def optimizer_tensors(
@@ -124,9 +107,8 @@ def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
         return ""
     way = "--adapter-dtype fp32" if plan.adapts else "--dtype fp32"
     return (
-        f"Parameters in float16 are trained, whose gradients no scaler takes: small ones become "
-        f"0, large ones infinite. {way} with --autocast --autocast-dtype fp16 is what a Trainer "
-        f"scales."
+        f"Parameters in float16 are trained, whose gradients no scaler takes: small ones become 0. "
+        f"Use {way} with --autocast --autocast-dtype fp16."
     )
 
 

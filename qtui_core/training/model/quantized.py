@@ -71,10 +71,10 @@ def _read(module: nn.Module, device: torch.device | str, own: set[str]) -> None:
     """Moves a module's buffers and its `own` parameters, which no module before it has, to a
     device; they are copied even if they are there already."""
     for name, parameter in module.named_parameters(recurse=False):
-        if name in own and not _is_fake(parameter):
+        if name in own and not isinstance(parameter.data, FakeTensor):
             parameter.data = parameter.data.to(device, copy=True)
     for name, buffer in module._buffers.items():
-        if buffer is not None and not _is_fake(buffer):
+        if buffer is not None and not isinstance(buffer, FakeTensor):
             module._buffers[name] = buffer.to(device, copy=True)
 
 
@@ -108,26 +108,23 @@ def is_linear(module: nn.Module) -> bool:
 def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of the constants of quantized weights: block maxima, tables, offsets, and the
     table that bitsandbytes itself keeps once block maxima have been quantized."""
-    nested = False
     for name, module in model.named_modules():
-        state = getattr(module, "state", None)
-        scales = getattr(state, "SCB", None)
-        if scales is None:  # the first forward pass moves it here from the weight
-            scales = getattr(getattr(module, "weight", None), "SCB", None)
-        if isinstance(scales, torch.Tensor):
-            yield f"{name}.weight.SCB", scales
-    for name, parameter in model.named_parameters():
-        state = getattr(parameter, "quant_state", None)
+        # The first forward pass moves it from the weight to the state of the layer.
+        holders = (getattr(module, "state", None), getattr(module, "weight", None))
+        scales = (getattr(holder, "SCB", None) for holder in holders)
+        for tensor in [one for one in scales if isinstance(one, torch.Tensor)][:1]:
+            yield f"{name}.weight.SCB", tensor
+    states = {n: getattr(p, "quant_state", None) for n, p in model.named_parameters()}
+    for name, state in states.items():
         if state is None:
             continue
         yield f"{name}.absmax", state.absmax
         yield f"{name}.code", state.code
         if state.nested:
-            nested = True
             yield f"{name}.offset", state.offset
             yield f"{name}.nested_absmax", state.state2.absmax
             yield f"{name}.nested_code", state.state2.code
-    if nested:
+    if any(state is not None and state.nested for state in states.values()):
         from bitsandbytes.functional import name2qmap
 
         yield from name2qmap.items()
@@ -138,22 +135,21 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
     from bitsandbytes import nn as bnb
 
     weight = old.weight.data
+    fake = isinstance(weight, FakeTensor)
     if type(old).__name__ == "Conv1D":
         weight = weight.t()
-    if _is_fake(weight):
+    if fake:
         made = _fake_rows if eight else _fake_quantized
         module.weight = made(module, weight.contiguous())
     else:
-        kind = bnb.Int8Params if eight else bnb.Params4bit
         settings = dict(module.weight.__dict__)
         settings.pop("SCB", None)
         if torch.device(device).type == "cpu" and not (eight and weight.dtype != torch.float16):
             weight = weight.clone()  # LLM.int8 itself creates one of another dtype
+        kind = bnb.Int8Params if eight else bnb.Params4bit
         module.weight = kind(weight, requires_grad=False, **settings).to(device)
     if old.bias is not None:
-        bias = old.bias.data
-        if not _is_fake(bias):
-            bias = bias.to(device, copy=True)
+        bias = old.bias.data if fake else old.bias.data.to(device, copy=True)
         module.bias = nn.Parameter(bias, requires_grad=False)
 
 
@@ -164,13 +160,8 @@ def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
     from bitsandbytes import functional
 
     old = module.weight
-    packed, state = functional.quantize_4bit(
-        weight,
-        blocksize=old.blocksize,
-        compress_statistics=old.compress_statistics,
-        quant_type=old.quant_type,
-        quant_storage=old.quant_storage,
-    )
+    names = ("blocksize", "compress_statistics", "quant_type", "quant_storage")
+    packed, state = functional.quantize_4bit(weight, **{name: getattr(old, name) for name in names})
     parameter = nn.Parameter(packed.view(torch.uint8).view(-1, 1), requires_grad=False)
     parameter.__dict__.update(old.__dict__, quant_state=state, bnb_quantized=True)
     module.quant_state = state
@@ -184,7 +175,3 @@ def _fake_rows(module: Any, weight: torch.Tensor) -> nn.Parameter:
     parameter: Any = nn.Parameter(torch.empty_like(half, dtype=torch.int8), requires_grad=False)
     parameter.CB, parameter.SCB, parameter.has_fp16_weights = parameter.data, scales, False
     return parameter
-
-
-def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor)

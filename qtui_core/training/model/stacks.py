@@ -72,7 +72,13 @@ def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold
         if not copies:
             continue
         kept = [*range(template + period), *range(template + period * (1 + copies), total)]
-        _keep(stack.layers, kept)
+        chosen = [stack.layers[index] for index in kept]
+        del stack.layers[len(chosen) :]
+        for number, layer in enumerate(chosen):
+            stack.layers[number] = layer
+            for module in layer.modules():
+                if isinstance(vars(module).get("layer_idx"), int):
+                    vars(module)["layer_idx"] = number
         for part in (configuration, configuration.get_text_config()):
             for key, value in vars(part).items():
                 if isinstance(value, list) and len(value) == total:
@@ -85,14 +91,14 @@ def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
     modules with the same parameters and settings. The index of a layer and settings that are
     fractions do not count, because they do not change what the layer allocates."""
     described = [_description(layer) for layer in layers]
-    keys = {key for each in described for key in each}
+    keys = {key for description in described for key in description}
     positions = {  # in layers of mixed kinds, only some have it
         key for key in keys if all(d.get(key, i) == i for i, d in enumerate(described))
     }
-    known: dict[tuple[Any, ...], int] = {}
+    known: dict[frozenset[tuple[str, str]], int] = {}
     return [
         known.setdefault(
-            tuple(sorted((k, str(v)) for k, v in d.items() if k not in positions)), len(known)
+            frozenset((k, str(v)) for k, v in d.items() if k not in positions), len(known)
         )
         for d in described
     ]
@@ -100,23 +106,12 @@ def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
 
 def _description(layer: nn.Module) -> dict[str, Any]:
     """Everything about a layer that may change what it allocates."""
-    found: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     for name, module in layer.named_modules():
-        found[f"{name}:"] = type(module).__name__
+        described[f"{name}:"] = type(module).__name__
         for key, value in vars(module).items():
             if not key.startswith("_") and isinstance(value, int | str | None):
-                found[f"{name}.{key}"] = value
+                described[f"{name}.{key}"] = value
     for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
-        found[f"{name}="] = (tuple(tensor.shape), tensor.dtype)
-    return found
-
-
-def _keep(layers: nn.ModuleList, kept: Sequence[int]) -> None:
-    """Keeps some layers and numbers them anew."""
-    chosen = [layers[index] for index in kept]
-    del layers[len(chosen) :]
-    for number, layer in enumerate(chosen):
-        layers[number] = layer
-        for module in layer.modules():
-            if isinstance(vars(module).get("layer_idx"), int):
-                vars(module)["layer_idx"] = number
+        described[f"{name}="] = (tuple(tensor.shape), tensor.dtype)
+    return described

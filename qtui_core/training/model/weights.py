@@ -34,9 +34,7 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
         )
     configuration = configuration_of(source.config, plan)
     model_class = class_of(configuration)
-    implementation = attention_of(plan)
-    if not getattr(model_class, "_supports_sdpa", True):
-        implementation = "eager"  # only the plain form exists and always runs
+    implementation = attention_of(plan, model_class)
     dtype = DTYPES[plan.dtype or "fp32"]
     if source.is_configuration:
         model = _with_random_weights(model_class, configuration, dtype, implementation)
@@ -74,17 +72,12 @@ def _with_random_weights(
         if tensor.dim() > 1 and tensor.is_floating_point():
             start = (number * 7919) % (row.numel() - tensor.numel() + 1)
             weights[name] = row[start : start + tensor.numel()].view(tensor.shape)
-        elif name.endswith("bias"):
-            weights[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
         else:
-            weights[name] = torch.ones(tensor.shape, dtype=tensor.dtype)
+            value = 0.0 if name.endswith("bias") else 1.0
+            weights[name] = torch.full(tensor.shape, value, dtype=tensor.dtype)
+    how = {"attn_implementation": implementation, "local_files_only": True}
     return model_class.from_pretrained(
-        None,
-        config=configuration,
-        state_dict=weights,
-        dtype=dtype,
-        attn_implementation=implementation,
-        local_files_only=True,
+        None, config=configuration, state_dict=weights, dtype=dtype, **how
     )
 
 

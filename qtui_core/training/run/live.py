@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
+from typing import Final
 
 import torch
 
 from qtui_core.errors import QtuiError
-from qtui_core.live.snapshot import Fault, Snapshot, State, StepRanges, StepTaken
+from qtui_core.live.snapshot import LogMessage, PhaseBegun, Snapshot, State, StepRanges, StepTaken
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
-from qtui_core.training.measuring.meters import clear_workspaces, held_on_cpu, open_meter
+from qtui_core.training.limits import rate_of, targets_without_modules
+from qtui_core.training.measuring.meters import Meter, clear_workspaces, held_on_cpu, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
@@ -35,15 +39,104 @@ from qtui_core.training.model.weights import load_weights, settle, warm_up
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
-from qtui_core.training.run.phase_reporter import PhaseReporter, Tell
 from qtui_core.training.run.placement import Order
-from qtui_core.training.run.runnable import kernels_of, rate_of, targets_without_modules, use_liger
 from qtui_core.training.step import batch_of, infer, take_steps
+from qtui_core.training.tracing.tracker import ComponentOf, NamedTensors
 
 IMPORT = "import"
 QUANTIZE = "quantize"
 #: The phase that compares the logits with adapters on and off.
 COMPARE = "compare"
+
+
+Tell = Callable[[Snapshot], None]
+
+_OF_A_STEP: Final = frozenset(Phase)
+
+
+class PhaseReporter:
+    """How far a run has come. Reports its phases, with the meter's readings at their ends.
+
+    Args:
+        tell: receives the reports.
+        controls: the commands to the run.
+        began: `time.perf_counter()` at the beginning of the run.
+    """
+
+    meter: Meter
+
+    def __init__(self, tell: Tell, controls: Controls, began: float) -> None:
+        self.tell = tell
+        self.controls = controls
+        self.step = 0
+        self.name = ""
+        self._began = began
+        self._step_of_phase = 0
+        #: Seconds that were spent on reading meters and on reporting; they are not part of a step.
+        self.metering = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def working(self) -> float:
+        """Seconds since the run began, without those spent on reading meters and on reporting."""
+        return self.seconds - self.metering
+
+    @property
+    def at(self) -> Phase | None:
+        return Phase(self.name) if self.name in _OF_A_STEP else None
+
+    def phase(self, phase: str, *, begun: bool = False) -> None:
+        """Ends the current phase and begins the next. `begun`: its beginning was reported already.
+
+        Raises Stopped if the run should stop.
+        """
+        self.finish()
+        self.controls.check()
+        began = time.perf_counter()
+        self.name, self._step_of_phase = phase, self.step
+        self.meter.begin(phase)
+        if not begun:
+            self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
+        self.metering += time.perf_counter() - began
+
+    def finish(self) -> dict[str, int]:
+        """Ends the current phase, if there is one. Returns the bytes that it held at its end, by
+        component."""
+        if not self.name:
+            return {}
+        self.meter.wait()
+        over = time.perf_counter()
+        ended = self.meter.end(self.seconds, self._step_of_phase)
+        self.name = ""
+        self.tell(ended)
+        self.metering += time.perf_counter() - over
+        return dict(ended.held)
+
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
+        began = time.perf_counter()
+        self.meter.track(tensors, component)
+        self.metering += time.perf_counter() - began
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context for work on the device that is no part of the step: neither its seconds nor
+        its memory count."""
+        self.meter.wait()
+        began = time.perf_counter()
+        with self.meter.unseen():
+            yield
+        self.metering += time.perf_counter() - began
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.meter.leave_out(tensors)
+
+    def say(self, text: str) -> None:
+        """Reports a line for the log; an empty one is none."""
+        self.tell(LogMessage(self.seconds, text))
 
 
 def run_to_end(
@@ -68,14 +161,19 @@ def run_to_end(
             stack.callback(reporter.meter.close)
             finite = run(source, order, reporter)
         except Exception as error:
-            # Whatever a library raises becomes a fault, which is a state of the run.
+            # Whatever a library raises becomes a fault, which is a state of the run. The phase is
+            # ended first, while the frames of the exception still hold their tensors.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
-            fault = fault_event(error, reporter, advice)
+            step, phase = reporter.step, str(reporter.name) or IMPORT
+            held: dict[str, int] = {}
+            with suppress(Exception):  # a lost device cannot report its memory
+                held = reporter.finish()
+            fault = fault_of(error, reporter.seconds, step, phase, held, advice)
             tell(fault)
-            if fault.kind == OUT_OF_MEMORY or not isinstance(error, QtuiError):
-                return 1
-            return error.exit_code
+            if isinstance(error, QtuiError) and fault.kind != OUT_OF_MEMORY:
+                return error.exit_code
+            return 1
     return 0 if finite else 1
 
 
@@ -85,40 +183,47 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
     Raises Stopped if it is asked to stop, QtuiError for what cannot be run, and whatever libraries
     raise if a step fails.
     """
-    plan = order.plan
+    plan, meter = order.plan, reporter.meter
     with ExitStack() as stack:
         reporter.phase(IMPORT, begun=True)
         build.quiet()
-        _import_libraries()
+        for library in ("bitsandbytes", "peft"):  # otherwise in the middle of a later phase
+            importlib.import_module(library)
         learned = text_of(order.data)
-        stack.enter_context(Sampler(INTERVAL, _sampled(reporter), reporter.tell))
+        stack.enter_context(
+            Sampler(
+                INTERVAL,
+                lambda: meter.sample(reporter.seconds, reporter.step, str(reporter.name)),
+                reporter.tell,
+            )
+        )
         built = _load(source, order, reporter)
         tokens = encode(learned.content, source, built.model)
-        stack.enter_context(reporter.meter.watch())
+        stack.enter_context(meter.watch())
         if plan.quant is not None:
             _quantize(built, order, reporter)
         reporter.phase(Phase.PREPARE)
-        use_liger(built.model, plan)
+        build.use_liger(built.model, plan)
         build.prepare_base(built, plan)
-        stack.enter_context(kernels_of(plan))
+        stack.enter_context(build.kernels_of(plan))
         compare = _comparison(source, built, order, reporter)
-        if order.placement.torch_device == "cpu":
-            for sentence in held_on_cpu(built.model, plan):
-                reporter.say(sentence)
+        for sentence in held_on_cpu(built.model, plan) if _on_cpu(order) else ():
+            reporter.say(sentence)
         names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
         if plan.adapts and (lacking := targets_without_modules(plan, names)):
             reporter.say(lacking)
         reporter.track(built.state(), component_of_state(built))
         batch = batch_of(built, plan, order.placement.torch_device)
-        reporter.meter.standing.inputs = batch
+        meter.standing.inputs = batch
         reporter.track(batch.items(), Component.INPUTS)
         reporter.say(
             f"It learns from {learned.origin}: {tokens.ids.size:,} tokens ({tokens.words}), again "
             f"and again."
         )
         compare()
-        batches = _filled(batch, fill(batch, tokens.ids, plan))
+        # The same batch object again and again, filled with the next tokens each time.
+        batches = (batch for _ in fill(batch, tokens.ids, plan))
         finite = True
         if plan.trains:
             finite = _train(built, plan, batches, reporter, order)
@@ -127,6 +232,10 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         compare()
         reporter.finish()
         return finite
+
+
+def _on_cpu(order: Order) -> bool:
+    return order.placement.torch_device == "cpu"
 
 
 def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.Built:
@@ -148,7 +257,7 @@ def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.B
 def _quantize(built: build.Built, order: Order, reporter: PhaseReporter) -> None:
     plan, placement = order.plan, order.placement
     reporter.phase(QUANTIZE)
-    if placement.torch_device != "cpu":
+    if not _on_cpu(order):
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
@@ -177,17 +286,6 @@ def _comparison(
         clear()
 
     return compare
-
-
-def fault_event(error: BaseException, reporter: PhaseReporter, advice: Sequence[Advice]) -> Fault:
-    """The fault that ended a run; its phase is ended first, so that what it held is known. Call
-    this while the exception is being handled, because its frames still hold their tensors."""
-    step, phase = reporter.step, str(reporter.name) or IMPORT
-    try:
-        held = reporter.finish()
-    except Exception:  # a lost device cannot report its memory
-        held = {}
-    return fault_of(error, reporter.seconds, step, phase, held, advice)
 
 
 def _train(
@@ -227,8 +325,7 @@ def _train(
             if loss is not None and not math.isfinite(loss):
                 if finite:
                     broken = not_finite(built.model)
-                    told = not_a_number(reporter.seconds, number, loss, plan, rate, broken)
-                    reporter.tell(told)
+                    reporter.tell(not_a_number(reporter.seconds, number, loss, plan, rate, broken))
                 finite = False
             elif said := left_out(number, scale, scale_of(scaler)):
                 reporter.say(said)
@@ -257,24 +354,3 @@ def _numbers(reporter: PhaseReporter, steps: int | None) -> Iterator[int]:
         reporter.controls.before_step(lambda state: reporter.tell(State(reporter.seconds, state)))
         reporter.step = number
         yield number
-
-
-def _filled(
-    batch: dict[str, torch.Tensor], filling: Iterator[None]
-) -> Iterator[dict[str, torch.Tensor]]:
-    """The same batch object again and again, filled with the next tokens each time."""
-    for _ in filling:
-        yield batch
-
-
-def _sampled(reporter: PhaseReporter) -> Callable[[], Snapshot]:
-    return lambda: reporter.meter.sample(reporter.seconds, reporter.step, str(reporter.name))
-
-
-def _import_libraries() -> None:
-    """Imports what would otherwise be imported in the middle of a phase."""
-    import bitsandbytes
-    import peft
-
-    assert bitsandbytes
-    assert peft

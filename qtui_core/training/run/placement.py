@@ -7,6 +7,7 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,34 +101,27 @@ def place(
     match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
     if wanted not in ("auto", "cpu") and match is None:
         raise UsageError(f"{wanted!r} is no device; use auto, cpu, cuda or cuda:0.")
-    if wanted == "cpu":
-        return _cpu()
     able = has_cuda() if torch_has_cuda is None else torch_has_cuda
-    visible = _visible(gpus(nvml), environ.get("CUDA_VISIBLE_DEVICES")) if able else ()
-    if not visible:
-        if match is None:
-            return _cpu()
+    visible: tuple[tuple[str, Gpu | None], ...] = ()
+    if wanted != "cpu" and able:
+        visible = _visible(gpus(nvml), environ.get("CUDA_VISIBLE_DEVICES"))
+    if match is None and not visible:
+        machine = read_machine()
+        name = machine.processor or machine.architecture
+        return Placement(RunDevice("cpu", name, None, machine.usable_memory), "cpu")
+    number = int(match[1] or 0) if match else 0
+    if number >= len(visible):
         why = (
-            "the driver shows none that CUDA_VISIBLE_DEVICES leaves"
+            f"the driver shows {len(visible)} that CUDA_VISIBLE_DEVICES leaves, counted from cuda:0"
             if able
             else "the installed torch is built without CUDA"
         )
-        raise NoGpu(f"There is no GPU to run on: {why}. Use --device cpu, or install what lacks.")
-    number = int(match[1] or 0) if match else 0
-    if number >= len(visible):
-        raise NoGpu(
-            f"There is no {wanted}: {len(visible)} GPU{'s are' if len(visible) > 1 else ' is'} "
-            f"visible, counted from cuda:0."
-        )
+        raise NoGpu(f"There is no {wanted} to run on: {why}. Use --device cpu, or another GPU.")
     entry, gpu = visible[number]
-    device = (
-        RunDevice("cuda", "a slice of a GPU")
-        if gpu is None
-        else RunDevice("cuda", gpu.name, gpu.index, gpu.memory)
-    )
     chosen = {"CUDA_VISIBLE_DEVICES": entry, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if gpu is None:
-        return Placement(device, "cuda:0", entry, chosen)
+        return Placement(RunDevice("cuda", "a slice of a GPU"), "cuda:0", entry, chosen)
+    device = RunDevice("cuda", gpu.name, gpu.index, gpu.memory)
     return Placement(device, "cuda:0", entry, chosen, gpu.used, gpu.shared)
 
 
@@ -137,43 +131,37 @@ def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
-    found: list[Gpu] = []
+    found: list[Gpu | None] = []
     try:
         for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
             handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
-            if handle is None:
-                continue
-            mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
-            for part in _slices(nvml, handle) if mode is not None and mode[0] else [handle]:
-                gpu = _gpu(nvml, part, index)
-                found += [] if gpu is None else [gpu]
+            mode = None if handle is None else answer(nvml, "nvmlDeviceGetMigMode", handle)
+            parts = [handle]
+            if mode is not None and mode[0]:
+                most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+                by_number = partial(answer, nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle)
+                parts = list(map(by_number, range(most)))
+            found += [_gpu(nvml, part, index) for part in parts if part is not None]
     finally:
         answer(nvml, "nvmlShutdown")
-    return tuple(found)
-
-
-def _slices(nvml: Any, handle: Any) -> list[Any]:
-    most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    parts = [answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(most)]
-    return [part for part in parts if part is not None]
+    return tuple(gpu for gpu in found if gpu is not None)
 
 
 def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
-    """The GPU of an NVML handle; None if it has no UUID."""
+    """The GPU of an NVML handle; None if it has no UUID. Its memory is what processes can have,
+    which CUDA reports as the total: without what the driver reserves."""
     uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
     if uuid is None:
         return None
     memory, _ = memory_of(nvml, handle)
     name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
-    total, used = (None, 0) if memory is None else (_usable(memory), int(memory.used))
+    total, used = 0, 0
+    if memory is not None:
+        total = int(memory.total) - int(getattr(memory, "reserved", 0))
+        used = int(memory.used)
     processes = answer(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     # A container hides the processes of others, and not what they hold.
     return Gpu(index, uuid, name, total or None, used, bool(processes) or used > _OWN_BYTES)
-
-
-def _usable(memory: Any) -> int:
-    """The bytes that processes can have, which CUDA reports as the total."""
-    return int(memory.total) - int(getattr(memory, "reserved", 0))
 
 
 def allocator_settings(segments: Segments, environ: Mapping[str, str]) -> dict[str, str]:
@@ -192,12 +180,6 @@ def has_cuda() -> bool:
         return False
     said = Path(spec.submodule_search_locations[0], "version.py").read_text(encoding="utf-8")
     return re.search(r"^cuda\b[^=]*=\s*['\"]", said, re.MULTILINE) is not None
-
-
-def _cpu() -> Placement:
-    machine = read_machine()
-    name = machine.processor or machine.architecture
-    return Placement(RunDevice("cpu", name, None, machine.usable_memory), "cpu")
 
 
 def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | None], ...]:

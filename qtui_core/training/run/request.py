@@ -70,20 +70,18 @@ def parse_request(line: str | bytes) -> RunRequest:
     Raises UsageError if it is not such a line, which the program that starts the run should write.
     """
     try:
-        asked = json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"A run is requested in one line of JSON, which this is not: {error}."
-        ) from error
-    if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
+        raise UsageError(f"A run is requested in one line of JSON: {error}.") from error
+    if not isinstance(found, dict) or not isinstance(found.get("model"), str):
         raise UsageError(
             'The request for a run names a model, as in {"model": "demo", "plan": {}}.'
         )
-    _check_names(asked, RunRequest, "A request for a run has no {}.")
-    if isinstance(plan := asked.get("plan"), dict):
+    _check_names(found, RunRequest, "A request for a run has no {}.")
+    if isinstance(plan := found.get("plan"), dict):
         _check_names(plan, RunPlan, "A plan has no {}.")
     try:
-        request = from_plain(RunRequest, asked)
+        request = from_plain(RunRequest, found)
     except CodecError as error:
         raise UsageError(f"The request for a run is wrong: {error.reason}.") from None
     if request.steps is not None and request.steps < 1:
@@ -91,8 +89,8 @@ def parse_request(line: str | bytes) -> RunRequest:
     return request
 
 
-def _check_names(found: Mapping[str, Any], kind: Any, sentence: str) -> None:
+def _check_names(given: Mapping[str, Any], kind: Any, sentence: str) -> None:
     """Raises UsageError for names that are not fields: a mistyped one would be ignored."""
-    unknown = sorted(found.keys() - {each.name for each in fields(kind)})
+    unknown = sorted(given.keys() - {one.name for one in fields(kind)})
     if unknown:
         raise UsageError(sentence.format(", ".join(unknown)))

@@ -89,21 +89,18 @@ def _tables_of_bitsandbytes() -> Iterator[None]:
     computes value by value and keeps. Afterwards its own tables are restored."""
     from bitsandbytes import functional as bnb
 
-    create, kept = bnb.create_dynamic_map, dict(bnb.name2qmap)
+    create = bnb.create_dynamic_map
 
     def create_fake(*args: Any, **kwargs: Any) -> torch.Tensor:
         with unset_fake_temporarily():
             table = create(*args, **kwargs)
         return torch.empty(table.shape, dtype=table.dtype)
 
-    bnb.name2qmap.clear()
-    bnb.create_dynamic_map = create_fake
-    try:
+    with (
+        patch.dict(bnb.name2qmap, clear=True),
+        patch.object(bnb, "create_dynamic_map", create_fake),
+    ):
         yield
-    finally:
-        bnb.create_dynamic_map = create
-        bnb.name2qmap.clear()
-        bnb.name2qmap.update(kept)
 
 
 def _not_packed(position_ids: torch.Tensor) -> None:
@@ -124,16 +121,14 @@ def _apply(
 ) -> Any:
     """Replaces nn.Module._apply, which would swap fake tensors and fail because something refers to
     them."""
-    if recurse:
-        for child in self.children():
-            child._apply(fn)
+    for child in self.children() if recurse else ():
+        child._apply(fn)
     for name, parameter in self._parameters.items():
-        if parameter is None:
-            continue
-        with torch.no_grad():
-            applied = fn(parameter)
-        if applied is not parameter:
-            self._parameters[name] = nn.Parameter(applied, parameter.requires_grad)
+        if parameter is not None:
+            with torch.no_grad():
+                applied = fn(parameter)
+            if applied is not parameter:
+                self._parameters[name] = nn.Parameter(applied, parameter.requires_grad)
     for name, buffer in self._buffers.items():
         if buffer is not None:
             self._buffers[name] = fn(buffer)

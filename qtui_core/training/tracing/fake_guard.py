@@ -69,37 +69,21 @@ def install() -> None:
         cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
         registry = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(core, _REGISTRY)
         get_hooks = getattr(cpu, _HOOKS)
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except (OSError, AttributeError, ValueError) as error:
         raise QtuiError(
-            f"torch {torch.__version__} is built in another way than those a trace was written "
-            f"for ({error}); install torch 2.13, or leave out --trace."
+            f"A trace was written for torch 2.13 and needs memory that is both written and run, "
+            f"which torch {torch.__version__} or this system does not give ({error}). Leave out "
+            f"--trace."
         ) from error
-    table = _table(code)
+    page.write(code)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    table = (ctypes.c_void_p * _METHODS)(*[address] * _METHODS)
     guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
-    _keep(table, guard)
+    for kept in (page, table, guard):
+        # For ever: torch's threads still use them while Python's modules are torn down.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        _kept.append(kept)
     registry[_CUDA] = ctypes.addressof(guard)
     get_hooks.restype = ctypes.c_void_p
     ctypes.c_void_p.from_address(get_hooks()).value = ctypes.addressof(table)
-
-
-def _table(code: bytes) -> ctypes.Array[ctypes.c_void_p]:
-    """A table of virtual methods that all point to `code`."""
-    try:
-        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    except OSError as error:
-        raise QtuiError(
-            f"This system forbids memory that is written and run ({error}), which a trace "
-            "without a GPU needs. Leave out --trace."
-        ) from error
-    page.write(code)
-    _keep(page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    return (ctypes.c_void_p * _METHODS)(*[address] * _METHODS)
-
-
-def _keep(*objects: object) -> None:
-    """Keeps objects for ever, because torch's threads still use them while Python's modules are
-    being torn down."""
-    for thing in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-        _kept.append(thing)

@@ -7,7 +7,8 @@ works, this mode allocates that memory, too, between the operation and the next 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import torch
 from torch._meta_registrations import _create_grouped_mm_output_tensor
@@ -16,20 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qtui_core.memory.tape.operations import up
 
-_aten = torch.ops.aten
 #: A question, not an operation, and asked more often than all operations together: torch asks
 #: every mode that is entered for the device of a fake tensor.
 _DEVICE = torch.ops.prim.device.default
-
-#: Operations that sum into the zeros that the backward formula of a lookup has just created -> the
-#: same operation in place. Under a dispatch mode and for tensor subclasses, the formulas use the
-#: first form, otherwise the second (index_backward, gather_backward and
-#: value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp).
-IN_PLACE: Final[dict[Any, Any]] = {
-    _aten.index_put.default: _aten.index_put_.default,
-    _aten.scatter_add.default: _aten.scatter_add_.default,
-    _aten.scatter.src: _aten.scatter_.src,
-}
 
 
 class FakeKernels(TorchDispatchMode):
@@ -40,9 +30,8 @@ class FakeKernels(TorchDispatchMode):
         if func is _DEVICE:
             return args[0].fake_device
         kernel = _KERNELS.get(str(func))
-        if kernel is not None:
-            return kernel(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        run = func if kernel is None else partial(kernel, func)
+        return run(*args, **(kwargs or {}))
 
 
 def _empty(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -97,18 +86,9 @@ def _softmax_backward(func: Any, grad: Any, output: Any, dim: int, dtype: Any) -
 
 
 def _gemm_4bit(
-    func: Any,
-    inputs: Any,
-    packed: Any,
-    shape: Any,
-    absmax: Any,
-    blocksize: int,
-    quant_type: str,
-    bias: Any = None,
-    absmax_8bit: Any = None,
-    absmax_code: Any = None,
-    absmax_offset: Any = None,
-) -> Any:
+    func: Any, inputs: Any, packed: Any, shape: Any, absmax: Any, blocksize: int, quant_type: str,
+    bias: Any = None, absmax_8bit: Any = None, absmax_code: Any = None, absmax_offset: Any = None,
+) -> Any:  # fmt: skip
     """If there are more than a few hundred rows, bitsandbytes 0.50 dequantizes the weight and
     multiplies (_dequant_linear_fallback in backends/cuda/ops.py). This allocates float32 block
     maxima, twice under double quantization, and the weight in the dtype of the input."""
@@ -153,18 +133,6 @@ def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: 
     return _create_grouped_mm_output_tensor(first, second, offsets, first.dtype)
 
 
-def _summed_into_zeros(in_place: Any) -> Callable[..., Any]:
-    """The in-place form of an operation in IN_PLACE."""
-
-    def kernel(func: Any, zeros: Any, *rest: Any, **named: Any) -> Any:
-        if torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
-            return func(zeros, *rest, **named)
-        in_place(zeros, *rest, **named)
-        return zeros
-
-    return kernel
-
-
 _KERNELS: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
@@ -173,5 +141,4 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "bitsandbytes.int8_vectorwise_quant.default": _int8_vectorwise_quant,
     "bitsandbytes.int8_mixed_scaled_mm.default": _int8_mixed_scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,
-    **{str(func): _summed_into_zeros(in_place) for func, in_place in IN_PLACE.items()},
 }

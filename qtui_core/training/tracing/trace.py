@@ -6,7 +6,7 @@ allocation is recorded in the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.job import IDLE, Job
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold, NotPeriodic, unfold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Phase, Recording
@@ -22,7 +23,7 @@ from qtui_core.training.limits import check_traceable
 from qtui_core.training.model import build
 from qtui_core.training.model.build import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer
-from qtui_core.training.step import batch_of, run_inference, run_steps
+from qtui_core.training.step import batch_of, run_steps
 from qtui_core.training.tracing.fake_cuda import fake_cuda
 from qtui_core.training.tracing.fake_kernels import FakeKernels
 from qtui_core.training.tracing.tracker import (
@@ -45,13 +46,13 @@ def record(
     steps: int = 2,
     *,
     whole: bool = False,
-    tell: Callable[[str], None] = lambda doing: None,
+    job: Job = IDLE,
 ) -> Recording:
     """Loads, prepares and trains for `steps` steps, and records what is allocated on `device`:
     "cuda" with fake tensors, "cpu" with real ones. The plan leaves nothing open.
 
     With fake tensors only the fewest layers are built that show which are alike, and stand for the
-    rest; all if `whole`, or if some use the keys of others. `tell` hears what is being done.
+    rest; all if `whole`, or if some use the keys of others. `job` hears what is being done.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError if this system cannot
     trace.
@@ -62,7 +63,7 @@ def record(
         check_traceable(plan)
     whole |= bool({**config, **(config.get("text_config") or {})}.get("num_kv_shared_layers"))
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
-        events, folds = _run(config, plan, device, steps, margin, tell)
+        events, folds = _run(config, plan, device, steps, margin, job)
         try:
             unfolded = unfold(events, folds)
         except NotPeriodic:
@@ -80,9 +81,9 @@ def _frees_what_lives(events: Sequence[Event]) -> bool:
     for event in events:
         if event[0] == ALLOCATE:
             alive.add(event[1])
+        elif event[0] == FREE and event[1] not in alive:
+            return False
         elif event[0] == FREE:
-            if event[1] not in alive:
-                return False
             alive.remove(event[1])
     return True
 
@@ -93,24 +94,20 @@ def _run(
     device: str,
     steps: int,
     margin: int | None,
-    tell: Callable[[str], None],
+    job: Job,
 ) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
-    tracker = (
-        CpuTracker() if device == "cpu" else Tracker(device, dimensions=Dimensions(config, plan))
-    )
+    on_gpu = device == "cuda"
+    tracker = Tracker(device, dimensions=Dimensions(config, plan)) if on_gpu else CpuTracker()
     with ExitStack() as stack:
-        if device == "cuda":
-            stack.enter_context(fake_cuda(plan))
-        else:
-            stack.enter_context(as_on_a_gpu())
-        tell("building the class")
+        stack.enter_context(fake_cuda(plan) if on_gpu else as_on_a_gpu())
+        job.at(0, 0, "building the class")
         with _told_as(ModelError, "transformers cannot build the model of this config.json"):
             built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks
         tracker.phase(Phase.LOAD)
         tracker.track(built.state(), component_of_state(built))
         stack.enter_context(tracker)
-        if device == "cuda":
+        if on_gpu:
             stack.enter_context(FakeKernels())
         tracker.phase(Phase.PREPARE)
         with _told_as(UsageError, "The model cannot be prepared as the plan asks"):
@@ -120,15 +117,12 @@ def _run(
         tracker.track(batch.items(), Component.INPUTS)
         tracker.places.watch(built.model)
         few = sum(len(stack.layers) for stack in built.stacks)
-        tell(f"running {few:,} of {few + sum(fold.added for fold in built.folds):,} layers")
+        job.at(0, 0, f"running {few:,} of {few + sum(fold.added for fold in built.folds):,} layers")
         for layers in built.stacks:
             watch_layers(layers, tracker.layer)
         with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
-            if plan.trains:
-                optimizer = make_optimizer(plan, built.model)
-                run_steps(built, optimizer, plan, batch, tracker, steps)
-            else:
-                run_inference(built, plan, batch, tracker)
+            optimizer = make_optimizer(plan, built.model) if plan.trains else None
+            run_steps(built, optimizer, plan, batch, tracker, steps)
     return tracker.events(), built.folds
 
 

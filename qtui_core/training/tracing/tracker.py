@@ -18,13 +18,15 @@ bytes, but it may name another letter of the same value.
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -52,7 +54,10 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 from qtui_core.training.model.stacks import Stack, place_in
-from qtui_core.training.tracing.fake_kernels import IN_PLACE
+
+#: (name in the model, tensor) of tensors that stay; the component of all of them, or by name.
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+ComponentOf = Component | Callable[[str], Component]
 
 #: Letters, and products of two letters, that a dimension is compared with, in this order.
 _FIRST = ("S", "h", "V", "I", "HD", "GD", "M", "H", "G", "D", "E", "r")
@@ -65,19 +70,18 @@ class Dimensions:
 
     def __init__(self, config: Mapping[str, Any], plan: RunPlan) -> None:
         known = letters_of(config.get("text_config") or config)
-        self._batch = letter("B", plan.batch)
         known |= {"S": letter("S", plan.sequence), "r": letter("r", plan.lora_rank)}
         if "D" not in known and {"h", "H"} <= set(known):
             known["D"] = letter("D", known["h"] // known["H"])
-        tokens = self._batch * known["S"]
+        self._batch, self._sequence = letter("B", plan.batch), plan.sequence
         self._by_length: dict[int, int] = {}
         for name in (*_FIRST, *known):
             if all(part in known for part in name):
-                size = known[name[0]] if len(name) == 1 else known[name[0]] * known[name[1]]
+                size = math.prod((known[part] for part in name[1:]), start=known[name[0]])
                 if size >= _SHORTEST:
                     self._by_length.setdefault(int(size), size)
+        tokens = self._batch * known["S"]
         self._by_length.setdefault(int(tokens), tokens)
-        self._sequence = plan.sequence
 
     def bytes_of(self, dimensions: Sequence[int], element: int) -> int:
         """The bytes of a tensor with these dimensions and so many bytes per element, as a product
@@ -140,44 +144,27 @@ def watch_layers(stack: Stack, announce: Callable[[int, str], None]) -> None:
     If checkpointing runs a forward pass again, that pass belongs to the backward pass of its layer
     and is not announced.
     """
-    for place, layer in enumerate(stack.layers):
-        index = stack.start + place
-        begins = _begins(index, announce, first=place == 0)
-        ends = _ends(index, announce, last=place == len(stack.layers) - 1)
-        layer.register_forward_pre_hook(begins, with_kwargs=True)
-        layer.register_forward_hook(ends, always_call=True)
 
+    def at_backward(tensor: Any, index: int) -> None:
+        """Announces `index` when the node that created a tensor runs in the backward pass."""
+        if (node := getattr(tensor, "grad_fn", None)) is not None:
+            node.register_prehook(lambda _gradients: announce(index, BACKWARD))
 
-def _begins(
-    index: int, announce: Callable[[int, str], None], *, first: bool
-) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch._C._current_autograd_node() is not None:
-            return
-        if first:
-            hidden = args[0] if args else next(iter(kwargs.values()))
-            _at_backward(hidden, OUTSIDE, announce)
-        announce(index, FORWARD)
+    def begins(index: int, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            if index == stack.start:
+                at_backward(args[0] if args else next(iter(kwargs.values())), OUTSIDE)
+            announce(index, FORWARD)
 
-    return hook
+    def ends(index: int, module: nn.Module, args: Any, output: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            at_backward(output[0] if isinstance(output, tuple) else output, index)
+            if index == stack.start + len(stack.layers) - 1:
+                announce(OUTSIDE, FORWARD)
 
-
-def _ends(index: int, announce: Callable[[int, str], None], *, last: bool) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        if torch._C._current_autograd_node() is not None:
-            return
-        _at_backward(output[0] if isinstance(output, tuple) else output, index, announce)
-        if last:
-            announce(OUTSIDE, FORWARD)
-
-    return hook
-
-
-def _at_backward(tensor: Any, index: int, announce: Callable[[int, str], None]) -> None:
-    """Announces `index` when the node that created a tensor runs in the backward pass."""
-    node = getattr(tensor, "grad_fn", None)
-    if node is not None:
-        node.register_prehook(lambda _gradients: announce(index, BACKWARD))
+    for index, layer in enumerate(stack.layers, stack.start):
+        layer.register_forward_pre_hook(partial(begins, index), with_kwargs=True)
+        layer.register_forward_hook(partial(ends, index), always_call=True)
 
 
 #: Phases in which no module is at work.
@@ -197,7 +184,13 @@ def mark_owners(
             optimizer state of a weight. If the layer of one of both is known, the other has the
             same.
     """
-    owners = _spread(known, sources)
+    owners = dict(known)
+    for made, source in sources.items():
+        if made not in owners and source in owners:
+            owners[made] = owners[source]
+    for made, source in reversed(list(sources.items())):
+        if source not in owners and made in owners:
+            owners[source] = owners[made]
     marked: list[Event] = []
     working = OUTSIDE  # the layer that the model announced
     marking = OUTSIDE  # the layer that was marked last
@@ -211,30 +204,26 @@ def mark_owners(
             still = event[1] in STILL
         elif kind == LAYER:
             working = event[1]
-        elif kind == ALLOCATE:
+        elif kind in (ALLOCATE, FREE):
             owner = owners.setdefault(event[1], marking if still else working)
-        elif kind == FREE:
-            owner = owners[event[1]]
-        if still and kind in (ALLOCATE, FREE) and owner != marking:
-            marked.append((LAYER, owner, FORWARD))
-            marking = owner
+            if still and owner != marking:
+                marked.append((LAYER, owner, FORWARD))
+                marking = owner
         marked.append(event)
     return tuple(marked)
 
 
-def _spread(known: Mapping[int, int], sources: Mapping[int, int]) -> dict[int, int]:
-    owners = dict(known)
-    for made, source in sources.items():
-        if made not in owners and source in owners:
-            owners[made] = owners[source]
-    for made, source in reversed(list(sources.items())):
-        if source not in owners and made in owners:
-            owners[source] = owners[made]
-    return owners
-
-
-_ADD = torch.ops.aten.add.Tensor
-_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+_aten = torch.ops.aten
+_ADD, _ADD_IN_PLACE = _aten.add.Tensor, _aten.add_.Tensor
+#: Operations that sum into the zeros that the backward formula of a lookup has just created -> the
+#: same operation in place. Under a dispatch mode and for tensor subclasses, the formulas use the
+#: first form, otherwise the second (index_backward, gather_backward and
+#: value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp).
+IN_PLACE: Final[dict[Any, Any]] = {
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+}
 #: Operations whose results belong to the loss, whenever they run, as in an estimate
 #: (qtui_core.memory.tape.operations).
 _OF_LOSS = frozenset(
@@ -278,38 +267,35 @@ class Tracker(TorchDispatchMode):
         """Finds out how many references the autograd engine itself holds to a gradient that nothing
         else refers to, when it adds another one to it, under the modes that are entered now.
         Nothing of this is recorded. Call it after all modes have been entered."""
-        kept = self._device, self._events
+        device, events = self._device, self._events
         self._device, self._events, self._own_references = "none", [], _ASKING
         with torch.enable_grad():
-            x = torch.ones(1, device=kept[0], requires_grad=True)
-            twice = x.sin()
+            twice = torch.ones(1, device=device, requires_grad=True).sin()
             (twice.cos() * twice.exp()).backward()
-        self._device, self._events = kept
+        self._device, self._events = device, events
 
     def events(self) -> tuple[Event, ...]:
         """All recorded events."""
-        labelled = [
-            (*event[:3], self._labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
-            for event in self._events
-        ]
-        return mark_owners(labelled, self._layers, self._sources)
+        return mark_owners(self._labelled(), self._layers, self._sources)
 
     def take(self) -> tuple[Event, ...]:
         """Returns the events since the last call, without marks of owners, and forgets them; this
         serves runs without an end. A buffer's label is part of its allocation event, so it must be
         known when that event is taken."""
-        events, self._events = self._events, []
-        labels = self._labels
-        taken = tuple(
-            (*event[:3], labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
-            for event in events
-        )
-        for event in events:
+        taken = self._labelled()
+        for event in taken:
             if event[0] == FREE:
-                labels.pop(event[1], None)
+                self._labels.pop(event[1], None)
                 self._layers.pop(event[1], None)
+        self._events = []
         self._sources.clear()
         return taken
+
+    def _labelled(self) -> tuple[Event, ...]:
+        return tuple(
+            (*event[:3], self._labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
+            for event in self._events
+        )
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
@@ -333,11 +319,7 @@ class Tracker(TorchDispatchMode):
             self._events.append(self._leaving)
             self._leaving = self._operation = None
 
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
         """Names existing tensors, and records those that no operation created under this mode.
         Names are those in the model; they determine the layer."""
         for full, tensor in tensors:
@@ -356,16 +338,12 @@ class Tracker(TorchDispatchMode):
         left = set()
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if tensor.device.type != self._device or storage._cdata in self._left:
-                continue
             key = storage._cdata
-            self._left[key] = weakref.ref(storage, partial(self._forget, key))
-            entry = self._alive.pop(key, None)
-            if entry is not None:
-                left.add(entry.id)
-                self.live -= rounded(entry.nbytes)
-        if not left:
-            return
+            if tensor.device.type == self._device and key not in self._left:
+                self._left[key] = weakref.ref(storage, partial(self._forget, key))
+                if (entry := self._alive.pop(key, None)) is not None:
+                    left.add(entry.id)
+                    self.live -= rounded(entry.nbytes)
         made = {event[1] for event in self._events if event[0] == ALLOCATE} & left
         self._events = [e for e in self._events if not (e[0] == ALLOCATE and e[1] in made)]
         self._events += [(FREE, number) for number in left - made]
@@ -376,25 +354,42 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._leave()
-        if func is _ADD and _by_engine(args, kwargs):
-            first = args[0]
-            references = first._use_count()
-            if self._own_references == _ASKING:
-                self._own_references = references
-            # A gradient that is a view shares its storage with its base.
-            if references == self._own_references and not first._is_view() and _is_dense(first):
+        kwargs = kwargs or {}
+        if not torch.is_grad_enabled() and torch._C._current_autograd_node() is not None:
+            if (in_place := IN_PLACE.get(func)) is not None:
+                in_place(*args, **kwargs)
+                return args[0]
+            if func is _ADD and self._adds_in_place(*args, **kwargs):
                 _ADD_IN_PLACE(*args)
-                return first
-        result = func(*args, **(kwargs or {}))
+                return args[0]
+        result = func(*args, **kwargs)
         # Most operations return one tensor; searching a tree of results would take as long as a
         # small product.
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                entry = self._record(leaf, func)
-                if entry is not None and self.at in STILL:
-                    self._remember_source(entry, args, place)
+            entry = self._record(leaf, func) if isinstance(leaf, torch.Tensor) else None
+            if entry is not None and self.at in STILL:
+                self._remember_source(entry, args, place)
         return result
+
+    def _adds_in_place(self, first: Any, second: Any, **kwargs: Any) -> bool:
+        """Whether an addition in a backward pass is that of the autograd engine, which adds a
+        second gradient to a first.
+
+        The engine adds in place if it holds the last reference to a dense gradient whose storage no
+        other tensor shares, but never under a dispatch mode or with tensor subclasses
+        (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp). The tracker would then see
+        memory that a real step does not allocate, so it adds in place as the engine would.
+        """
+        if kwargs or not isinstance(second, torch.Tensor):
+            return False
+        if first.shape != second.shape or first.dtype != second.dtype:
+            return False
+        references = first._use_count()
+        if self._own_references == _ASKING:
+            self._own_references = references
+        # A gradient that is a view shares its storage with its base.
+        return references == self._own_references and not first._is_view() and _is_dense(first)
 
     def _record(self, tensor: torch.Tensor, func: Any) -> _Storage | None:
         """The entry of a tensor's storage, which is recorded if it is new."""
@@ -404,9 +399,8 @@ class Tracker(TorchDispatchMode):
             storage = tensor.untyped_storage()
         except NotImplementedError:  # tensors of other layouts have none
             return None
-        key = storage._cdata
+        key, nbytes = storage._cdata, storage.nbytes()
         known = self._alive.get(key)
-        nbytes = storage.nbytes()
         if known is not None or nbytes == 0 or key in self._left:
             return known
         name = ""
@@ -416,15 +410,14 @@ class Tracker(TorchDispatchMode):
             if operation != self._operation:
                 self._operation = operation
                 self._events.append((OPERATION, *operation))
-        self._count += 1
-        entry = _Storage(self._count, nbytes)
-        component = Component.LOSS if name in _OF_LOSS else None
         size = nbytes
         if self._sides is not None and nbytes == tensor.numel() * tensor.element_size():
             size = self._sides.bytes_of(tensor.shape, tensor.element_size())
-        self._events.append((ALLOCATE, entry.id, size, Label(name, component)))
+        self._count += 1
+        entry = self._alive[key] = _Storage(self._count, nbytes)
+        label = Label(name, Component.LOSS if name in _OF_LOSS else None)
+        self._events.append((ALLOCATE, entry.id, size, label))
         self.live += rounded(nbytes)
-        self._alive[key] = entry
         entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))
         return entry
 
@@ -446,34 +439,13 @@ class Tracker(TorchDispatchMode):
             self._events.append((FREE, entry.id))
 
 
+@dataclass(eq=False)
 class _Storage:
     """A live storage: its id and bytes, and the object that signals its deletion."""
 
-    __slots__ = ("id", "nbytes", "reference")
-
-    def __init__(self, number: int, nbytes: int) -> None:
-        self.id = number
-        self.nbytes = nbytes
-        self.reference: Any = None
-
-
-def _by_engine(args: Any, kwargs: Any) -> bool:
-    """Whether an addition may be that of the autograd engine, which adds a second gradient to a
-    first.
-
-    The engine adds in place if it holds the last reference to a dense gradient whose storage no
-    other tensor shares, but never under a dispatch mode or with tensor subclasses
-    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp). The tracker would then see
-    memory that a real step does not allocate, so it adds in place as the engine would.
-    """
-    if kwargs or torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
-        return False
-    first, second = args
-    return (
-        isinstance(second, torch.Tensor)
-        and first.shape == second.shape
-        and first.dtype == second.dtype
-    )
+    id: int
+    nbytes: int
+    reference: Any = None
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -488,14 +460,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 class CpuTracker(Tracker):
-    """A Tracker of CPU tensors. It corrects two differences to a CPU run without a tracker:
-
-    - A dispatch mode sees a product with 4-bit weights as one operation. On a CPU bitsandbytes
-      composes it of several (backends/default/ops.py); they are run one by one, so that their
-      tensors are recorded.
-    - Without a dispatch mode, the backward pass of a lookup writes into the zeros that it has just
-      created. Under a mode it would create another tensor, so it is made to write in place.
-    """
+    """A Tracker of CPU tensors. It corrects a difference to a CPU run without a tracker: a dispatch
+    mode sees a product with 4-bit weights as one operation. On a CPU bitsandbytes composes it of
+    several (backends/default/ops.py); they are run one by one, so that their tensors are
+    recorded."""
 
     def __init__(self) -> None:
         super().__init__("cpu")
@@ -503,8 +471,11 @@ class CpuTracker(Tracker):
         self._composed: Callable[..., Any] | None = None
 
     def __enter__(self) -> Self:
-        if self._product is None:
-            self._product, self._composed = _product_of_4_bits()
+        if self._product is None and "bitsandbytes" in sys.modules:
+            from bitsandbytes.backends.default import ops
+
+            self._product = torch.ops.bitsandbytes.gemm_4bit.default
+            self._composed = ops._gemm_4bit_default_impl
         super().__enter__()
         return self
 
@@ -512,26 +483,7 @@ class CpuTracker(Tracker):
         if func is self._product and self._composed is not None:
             with self:
                 return self._composed(*args, **(kwargs or {}))
-        in_place = IN_PLACE.get(func)
-        if (
-            in_place is not None
-            and not torch.is_grad_enabled()
-            and torch._C._current_autograd_node() is not None
-        ):
-            in_place(*args, **(kwargs or {}))
-            return args[0]
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def _product_of_4_bits() -> tuple[Any, Callable[..., Any] | None]:
-    """The 4-bit product of bitsandbytes, and the function that composes it on a CPU. (None, None)
-    if the library is not imported or its version does not have them."""
-    if "bitsandbytes" not in sys.modules:
-        return None, None
-    from bitsandbytes.backends.default import ops
-
-    packet = getattr(torch.ops.bitsandbytes, "gemm_4bit", None)
-    return getattr(packet, "default", None), getattr(ops, "_gemm_4bit_default_impl", None)
 
 
 @contextmanager
@@ -545,11 +497,8 @@ def as_on_a_gpu() -> Iterator[None]:
     - Dropout is one operation that keeps a mask of one byte per element. On a CPU torch composes it
       of several (Dropout.cpp), which keep noise in the dtype of the input.
     """
-    module: Any = torch
-    enabled, dropout = module.is_autocast_enabled, functional.dropout
-
-    def answer(*device: str) -> bool:
-        return bool(enabled(*device or ("cpu",)))
+    enabled: Any = torch.is_autocast_enabled
+    dropout = functional.dropout
 
     def drop(
         input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -558,11 +507,11 @@ def as_on_a_gpu() -> Iterator[None]:
             return dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]
 
-    module.is_autocast_enabled, functional.dropout = answer, drop
-    try:
+    with (
+        patch.object(torch, "is_autocast_enabled", lambda *device: enabled(*device or ("cpu",))),
+        patch.object(functional, "dropout", drop),
+    ):
         yield
-    finally:
-        module.is_autocast_enabled, functional.dropout = enabled, dropout
 
 
 @dataclass(frozen=True)
@@ -586,43 +535,40 @@ class Ledger:
     stayed alive."""
 
     def __init__(self) -> None:
-        self._alive: dict[int, _Entry] = {}
-        self._live = 0
+        #: (bytes as CUDA's allocator rounds them, phase in which the buffer was made, label).
+        self._alive: dict[int, tuple[int, str, Label]] = {}
         self._phase = ""
 
     def close(self, events: Sequence[Event]) -> Closed:
         """Enters all events since the last call. They belong to one phase, which the first event
         begins, or to the rest of a phase."""
-        before = dict(self._alive)
-        made: dict[int, _Entry] = {}
-        died: dict[int, str] = {}
-        live = peak = self._live
+        known = dict(self._alive)
+        made, freed = dict.fromkeys(known, 0), dict.fromkeys(known, len(events) + 1)
+        live = peak = sum(size for size, _, _ in known.values())
         place = 0
         for number, event in enumerate(events, 1):
-            kind = event[0]
-            if kind == ALLOCATE:
-                size = rounded(event[2])
-                self._alive[event[1]] = made[event[1]] = (size, self._phase, event[3])
-                live += size
-                if live > peak:
-                    peak, place = live, number
-            elif kind == FREE:
-                live -= self._alive.pop(event[1])[0]
-                died[event[1]] = self._phase
-            elif kind == PHASE:
-                self._phase = str(event[1])
-        self._live = live
-        for event in events[:place]:
             if event[0] == ALLOCATE:
-                before[event[1]] = made[event[1]]
+                known[event[1]] = (rounded(event[2]), self._phase, event[3])
+                made[event[1]], freed[event[1]] = number, len(events) + 1
+                live += known[event[1]][0]
             elif event[0] == FREE:
-                del before[event[1]]
-        return Closed(peak, live, _sums(self._alive.items(), {}), _sums(before.items(), died))
+                live -= known[event[1]][0]
+                freed[event[1]] = number
+            elif event[0] == PHASE:
+                self._phase = str(event[1])
+            if live > peak:
+                peak, place = live, number
 
+        def held(moment: int, phase: str) -> dict[Component, int]:
+            """The bytes that are alive after an event; what dies later dies in `phase`."""
+            sums: dict[Component, int] = {}
+            for key, (size, born, label) in known.items():
+                if made[key] <= moment < freed[key]:
+                    died = phase if freed[key] <= len(events) else ""
+                    component = label.component or record.by_lifetime(born, died)
+                    sums[component] = sums.get(component, 0) + size
+            return sums
 
-def _sums(entries: Iterable[tuple[int, _Entry]], died: dict[int, str]) -> dict[Component, int]:
-    sums: dict[Component, int] = {}
-    for number, (size, born, label) in entries:
-        component = label.component or record.by_lifetime(born, died.get(number, ""))
-        sums[component] = sums.get(component, 0) + size
-    return sums
+        closed = Closed(peak, live, held(len(events), ""), held(place, self._phase))
+        self._alive = {key: one for key, one in known.items() if freed[key] > len(events)}
+        return closed
