@@ -18,21 +18,21 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3444,
-    "qtui/engine": 6278,
-    "qtui/report": 6481,
+    "qtui/cli": 3440,
+    "qtui/engine": 6246,
+    "qtui/report": 6478,
     "qtui/screen": 7659,
-    "qtui/tui": 20927,
+    "qtui/tui": 20920,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 2789,
-    "qtui_core/inspection, evaluation": 7059,
+    "qtui_core/inspection, evaluation": 7057,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 5440,
+    "qtui_core/models, loading, packed": 5437,
     "qtui_core/quant": 6435,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4673,
-    "the rest": 5532,
+    "the rest": 5528,
 }
 
 

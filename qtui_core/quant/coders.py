@@ -462,11 +462,11 @@ class MicroscalingCoder(NumberCoder):
 
 LARGEST_ELEMENT = np.float32(float(E2M1.max))
 #: 448, the largest scale of a block in NVFP4.
-LARGEST_SCALE = np.float32(float(E4M3.max))
+LARGEST_BLOCK_SCALE = np.float32(float(E4M3.max))
 #: torchao keeps scales of blocks among the normal numbers of E4M3.
-SMALLEST_SCALE = np.float32(float(E4M3.min_normal))
+SMALLEST_BLOCK_SCALE = np.float32(float(E4M3.min_normal))
 #: The absmax of the tensor divided by its scale: 6 x 448.
-TENSOR_STEPS = LARGEST_ELEMENT * LARGEST_SCALE
+TENSOR_STEPS = LARGEST_ELEMENT * LARGEST_BLOCK_SCALE
 #: The reciprocal of this scale times the smallest scale of a block is still a float32.
 SMALLEST_TENSOR_SCALE = np.float32(2.0**-120)
 
@@ -501,7 +501,7 @@ class TwoLevelCoder(NumberCoder):
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         scale = extents[0] / LARGEST_ELEMENT / self.tensor
-        scale = np.clip(scale, SMALLEST_SCALE, LARGEST_SCALE).astype(np.float32)
+        scale = np.clip(scale, SMALLEST_BLOCK_SCALE, LARGEST_BLOCK_SCALE).astype(np.float32)
         code = self.blocks.codes(scale, None)
         block = np.empty(code.shape, np.float32)
         self.blocks.numbers(code, block)

@@ -116,7 +116,8 @@ def place(
             if able
             else "the installed torch is built without CUDA"
         )
-        raise NoGpu(f"There is no {wanted} to run on: {why}. Use --device cpu, or another GPU.")
+        what = wanted if visible else "GPU"
+        raise NoGpu(f"There is no {what} to run on: {why}. Use --device cpu, or another GPU.")
     entry, gpu = visible[number]
     chosen = {"CUDA_VISIBLE_DEVICES": entry, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if gpu is None:
