@@ -32,7 +32,6 @@ from qtui_core.quant.layout import Float64, rectangles
 from qtui_core.quant.measure import ErrorScan, decibels, element_errors
 from qtui_core.quant.outliers import FEW_COLUMNS, crowded_columns
 from qtui_core.quant.plan import (
-    Plan,
     PlanScan,
     SchemeReducer,
     first_passes,
@@ -244,8 +243,7 @@ def decomposition_sweep(
     job: Job = IDLE,
 ) -> tuple[ErrorReport, ...]:
     """The result of `measure` for the scheme with each outlier threshold, in the order of
-    `thresholds`, without the outliers. One result stands for all thresholds that keep the same
-    columns, with the scheme of the first.
+    `thresholds`, without the outliers.
 
     Reads the tensor twice, or three times with a scale per tensor, however many thresholds there
     are.
@@ -267,18 +265,16 @@ def decomposition_sweep(
         return [reducer.result() for reducer in reducers]
 
     (columns,) = results_of([ColumnScan()])
-    plans: dict[tuple[int, float], Plan] = {}
-    keys = []
-    for one, threshold in zip(schemes, thresholds, strict=True):
-        found = decompose(one.granularity, float(threshold), columns.absmax)
-        kept = 0 if found is None else int(found.columns.size)
-        keys.append((kept, threshold if found is not None and found.by_element else 0.0))
-        plans.setdefault(keys[-1], replace(unread_plan(one, elements.shape), decomposition=found))
-    made = list(plans.values())
+    plans = [
+        replace(
+            unread_plan(one, elements.shape),
+            decomposition=decompose(one.granularity, threshold, columns.absmax),
+        )
+        for one, threshold in zip(schemes, thresholds, strict=True)
+    ]
     if reads > 2:
-        made = results_of([PlanScan(plan) for plan in made])
-    errors = [ErrorScan(plan.scheme) for plan in made]
-    for each, plan in zip(errors, made, strict=True):
-        each.plans = (plan,)
-    reports = dict(zip(plans, results_of(errors), strict=True))
-    return tuple(reports[key] for key in keys)
+        plans = results_of([PlanScan(plan) for plan in plans])
+    errors = [ErrorScan(plan.scheme) for plan in plans]
+    for error, plan in zip(errors, plans, strict=True):
+        error.plans = (plan,)
+    return tuple(results_of(errors))

@@ -42,16 +42,7 @@ from qtui_core.schemes.granularity import (
 )
 from qtui_core.schemes.scheme import (
     Family,
-    Scheme,
 )
-
-#: The smallest scale by family, in words; for other families it is 2^-126.
-SMALLEST_SCALES = {
-    Family.CODEBOOK: "1e-38",
-    Family.MICROSCALING: "2^-127",
-    Family.TERNARY: "1e-5",
-    Family.TWO_LEVEL: "2^-120 for the tensor",
-}
 
 Fact = TypeVar("Fact")
 #: (name, what a row says of a fact, or None if it does not apply), in the order of trial.
@@ -105,14 +96,6 @@ def _subnormals(case: Case) -> str | None:
     )
 
 
-def _beside_kept_columns(case: Case) -> str | None:
-    # The known outliers include those in the columns, so they explain nothing.
-    kept = plural(case.report.outlier_columns, "column")
-    if not case.report.outlier_columns:
-        return None
-    return f"beside the {kept} kept in 16 bits its values still spread further than those"
-
-
 def _model_scale(case: Case) -> str | None:
     expected = case.report.gaussian_relative_mse or 0.0
     noticeable = 10 ** (NOTICEABLE_DB / 10) * case.ordinary
@@ -129,9 +112,8 @@ def _smallest_scale(case: Case) -> str | None:
         return None
     if outlier_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
         return None
-    smallest = SMALLEST_SCALES.get(case.scheme.family, "2^-126")
     lost = ", and every value became 0" if case.relative_mse == 1.0 else ""
-    return f"its values are too small for a scale, which is {smallest} or more{lost}"
+    return f"its values are too small for a scale{lost}"
 
 
 def _outliers(case: Case) -> str | None:
@@ -175,13 +157,6 @@ def _octaves(case: Case) -> str | None:
     )
 
 
-def _few(case: Case) -> str | None:
-    if case.holders is None:
-        return None
-    what = "it is" if case.outliers and case.outliers.count == 1 else "they are"
-    return f"{case.holders}, and {what} kept less well than Gaussian values"
-
-
 def _heavy_tails(case: Case) -> str | None:
     if case.kurtosis is None or case.kurtosis <= HEAVY_TAILS:
         return None
@@ -206,11 +181,8 @@ def _no_tails(case: Case) -> str | None:
 
 
 def _light_tails(case: Case) -> str | None:
-    even = case.scheme.family is not Family.CODEBOOK and not case.float_elements
-    tails = _no_tails(case)
-    if tails is None or even:
-        return None
-    return f"{tails}, and far from zero the levels of {case.scheme.format} are far apart"
+    codebook = case.scheme.family is Family.CODEBOOK or case.float_elements
+    return _no_tails(case) if codebook else None  # whose levels are far apart far from zero
 
 
 def _between_levels(case: Case) -> str:
@@ -219,12 +191,10 @@ def _between_levels(case: Case) -> str:
 
 CAUSES: Rows[Case] = (
     ("subnormals", _subnormals),
-    ("spread", _beside_kept_columns),
     ("model scale", _model_scale),
     ("smallest scale", _smallest_scale),
     ("outliers", _outliers),
     ("octaves", _octaves),
-    ("levels", _few),
     ("spread", _heavy_tails),
     ("off centre", _off_centre),
     ("light tails", _light_tails),
@@ -324,10 +294,6 @@ def _measured(case: Case, others: Sequence[ErrorReport] | None = None) -> str | 
     )
 
 
-def _none_is_better(case: Case) -> str | None:
-    return f"none of the other schemes measured gains {NOTICEABLE_DB} dB" if case.others else None
-
-
 def _at_bits(bits: float, instead: ErrorReport) -> str:
     """The bits of an alternative, compared with those of the scheme."""
     taken = instead.bits_per_parameter
@@ -346,13 +312,9 @@ def _multiply_for_the_cast(case: Case) -> str:
     assert isinstance(fmt, FloatFormat)
     # So far above the smallest normal number, a share of about 2^-5 of normal values is below it.
     power = max(1, math.ceil(math.log2(float(fmt.min_normal) / case.rms)) + 5)
-    advice = []
     if case.stats is not None and case.stats.absmax * 2.0**power <= float(fmt.max):
-        advice.append(f"multiply it by {power_text(power)} or more first")
-    found = best_at_these_bits(case, set())
-    if found is not None:
-        advice.append(f"use {found[0]}, which would give a Gaussian {db_text(found[1])} dB")
-    return ", or ".join(advice) or "use a scheme with scales"
+        return f"multiply it by {power_text(power)} or more first"
+    return "use a scheme with scales"
 
 
 def _confine(case: Case) -> str:
@@ -397,8 +359,8 @@ def _nearest(case: Case) -> str | None:
     if reached is None or possible is None or possible - reached <= NOTICEABLE_DB:
         return None
     return (
-        f"rounding at random costs {possible - reached:.1f} dB and has no bias, which is worth it "
-        f"where rounded values are summed up again and again; else use {nearest}"
+        f"rounding at random costs {possible - reached:.1f} dB and has no bias: {nearest} where "
+        f"values are not summed up again and again"
     )
 
 
@@ -441,13 +403,6 @@ def _smaller_groups(case: Case) -> str | None:
     )
 
 
-def _even_levels(case: Case) -> str | None:
-    even = Scheme(f"int{case.scheme.bits}", case.scheme.granularity)
-    if case.scheme.family is not Family.CODEBOOK or not case.saves(even):
-        return None
-    return f"{even}, whose levels are evenly spaced, suits it better"
-
-
 def _finer_scales(case: Case) -> str | None:
     finer = next(iter(finer_that_save(case)), None)
     return None if finer is None else f"{finer} would follow it more closely"
@@ -463,7 +418,6 @@ REMEDIES: tuple[tuple[set[str], Callable[[Case], str | None]], ...] = (
     (_ANY, _measured),
     ({"smallest scale"}, _multiply_for_the_scale),
     ({"subnormals"}, _multiply_for_the_cast),
-    (_ANY - {"luck", "none"}, _none_is_better),
     ({"model scale"}, _own_scale),
     ({"outliers"}, _confine),
     (_BETWEEN_LEVELS, _nearest),
@@ -471,7 +425,6 @@ REMEDIES: tuple[tuple[set[str], Callable[[Case], str | None]], ...] = (
     (_AS_USUAL, _other_format),
     (_AS_USUAL, _smaller_groups),
     (_BETWEEN_LEVELS, _more_bits),
-    ({"light tails"}, _even_levels),
     (_ANY, _finer_scales),
     (_ANY, _more_bits),
 )

@@ -114,17 +114,8 @@ def levels_at_scale(scheme: Scheme, scale: float, zero_point: float | None = Non
 @cache
 def plain_levels(scheme: Scheme) -> Float64:
     """Levels of a symmetric scheme before the scale, float64, ascending, zero once."""
-    match scheme.family:
-        case Family.CODEBOOK:
-            return _frozen(np.unique(LEVELS[scheme.format].astype(np.float64)))
-        case Family.TERNARY:
-            return _frozen(np.array([-1.0, 0.0, 1.0]))
-        case Family.INTEGER:
-            codes = integer_range(scheme.scale_rule, scheme.bits)
-            return _frozen(np.arange(codes.lowest, codes.highest + 1, dtype=np.float64))
-    assert scheme.element is not None
-    values = element_values(get_format(scheme.element))
-    return _frozen(np.unique(values[np.isfinite(values)]))
+    alphabet = alphabet_of(scheme)
+    return _frozen(np.unique(alphabet.values[alphabet.reachable]))
 
 
 @cache
@@ -148,19 +139,24 @@ class Alphabet:
 
     Attributes:
         codes: int64 `[K]`, bit patterns; integers in two's complement.
-        levels: float64 `[K]`, in units of the extent of a group: of its absmax, or for
-            asymmetric integers -1 for the low end of the range and 1 for the high end. NaN and
-            infinities where a pattern stands for these.
+        values: float64 `[K]`, in units of the stored scale. NaN and infinities where a pattern
+            stands for these.
         reachable: bool `[K]`, False for a pattern that no finite element gets: the lowest code of a
             restricted integer, the second zero of bitsandbytes' FP4, NaN, infinity.
-        top: the level 1 in units of the stored scale; negative for the rule "signed", whose scale
-            has the opposite sign of the extreme element.
+        top: the extent of a group in units of the stored scale; negative for the rule "signed",
+            whose scale has the opposite sign of the extreme element.
     """
 
     codes: npt.NDArray[np.int64]
-    levels: Float64
+    values: Float64
     reachable: npt.NDArray[np.bool_]
     top: float
+
+    @property
+    def levels(self) -> Float64:
+        """float64 `[K]`, in units of the extent of a group: of its absmax, or for asymmetric
+        integers -1 for the low end of the range and 1 for the high end."""
+        return np.where(self.values == 0, self.values, self.values / self.top)  # a signed zero
 
 
 @lru_cache(maxsize=64)
@@ -187,9 +183,9 @@ def alphabet_of(scheme: Scheme) -> Alphabet:
             values = element_values(get_format(scheme.element))
             reachable = np.isfinite(values)
             top = float(values[reachable].max())
-    levels = np.where(values == 0, values, values / top)  # a zero keeps its sign
-    order = np.lexsort((~np.signbit(levels), levels))
-    return Alphabet(patterns[order], levels[order], reachable[order], top)
+    made = Alphabet(patterns, values, reachable, top)
+    order = np.lexsort((~np.signbit(made.levels), made.levels))
+    return Alphabet(patterns[order], values[order], reachable[order], top)
 
 
 def _integers(
