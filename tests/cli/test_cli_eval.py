@@ -245,20 +245,6 @@ def test_the_demo_is_evaluated_against_itself_and_quantized(qtui, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_loss_of_the_original_is_that_of_the_demos_card(qtui):
-    """Every token but the first of every window of 256 bytes, as evaluate.py beside it."""
-    from qtui_core.models.demo import DEMO_FOLDER
-
-    done = qtui(
-        "eval", "demo", "--schemes", "bf16", "--scored", "all", "--windows", "600", "--json"
-    )
-    data = json.loads(done.stdout)
-    card = json.loads((DEMO_FOLDER / "losses.json").read_text())
-    assert data["text"]["windows"] == 511
-    assert data["rows"][0]["loss"] == pytest.approx(card["held_back_loss"], abs=6e-5)
-
-
-@pytest.mark.slow
 def test_ctrl_c_ends_it_within_a_second_and_the_report_is_there():
     command = [sys.executable, "-m", "qtui", "eval", "demo", "--windows", "400"]
     with subprocess.Popen(

@@ -80,7 +80,7 @@ async def acts(pilot: Pilot[Any], hint: KeyHint) -> bool:
 def seen(app: Any) -> tuple[object, ...]:
     """The picture, as a cursor may be a colour; and the toasts, which take a while to it."""
     told = [toast.message for toast in app._notifications]
-    return app.export_screenshot(), app.screen, app.focused, told
+    return app.screen._compositor.render_strips(), app.screen, app.focused, told
 
 
 #: A key -> the one for the other direction.

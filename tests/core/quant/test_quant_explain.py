@@ -180,7 +180,7 @@ def test_groups_are_not_advised_for_casts():
     assert "group" not in sentence(normal(100, 100), "bf16")
 
 
-@in_parts(6)
+@in_parts(12)
 def test_every_scheme_has_one_sentence(awkward, parts):
     looked_at = []
     for x in awkward.values():
