@@ -16,6 +16,7 @@ from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import Mlp, Moe, named_parameters, parameter_count
 
 torch = LazyImport("torch")
+build = LazyImport("qtui_core.training.model.build")
 transformers = LazyImport("transformers")
 
 
@@ -279,6 +280,19 @@ def test_a_language_model_that_has_no_class_of_its_own_is_that_in_the_whole(conf
     buffers = [b.nbytes for name, b in model.named_buffers() if "visual" not in name]
     assert sorted(shape.buffers) == sorted(buffers)
     assert shape.architecture == type(model).__name__
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"model_type": "bert"}, "BertForMaskedLM"),
+        ({"model_type": "bert", "is_decoder": True}, "BertLMHeadModel"),
+        ({"model_type": "t5"}, "T5ForConditionalGeneration"),
+        ({"model_type": "llama"}, "LlamaForCausalLM"),
+    ],
+)
+def test_without_a_named_class_it_is_the_one_whose_loss_the_family_has(config, name):
+    assert build.class_of(transformers.AutoConfig.for_model(**config)).__name__ == name
 
 
 @over("config", SMALL.values(), ids=SMALL.keys())

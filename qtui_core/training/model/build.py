@@ -94,7 +94,8 @@ def class_of(configuration: Any) -> Any:
     if getattr(configuration, "is_decoder", False):
         heads = [auto.MODEL_FOR_CAUSAL_LM_MAPPING]
     elif kind in auto.MODEL_FOR_MASKED_LM_MAPPING:  # BERT has a causal class too, for is_decoder
-        heads.remove(auto.MODEL_FOR_CAUSAL_LM_MAPPING)
+        # By identity: mappings that are read on demand are all equal.
+        heads = [head for head in heads if head is not auto.MODEL_FOR_CAUSAL_LM_MAPPING]
     for mapping in heads:
         if kind in mapping:
             return mapping[kind]
