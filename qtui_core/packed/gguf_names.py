@@ -17,7 +17,7 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Transposed
+from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, transposed
 from qtui_core.quant.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
@@ -107,7 +107,7 @@ def restore(
     if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
         return LessOne(rows)
     if is_transposed(name, source):
-        return Transposed(rows)
+        return transposed(rows)
     return rows
 
 
