@@ -59,7 +59,7 @@ class OneOfMany:
         return self._stored.rows(self._first + start, self._first + stop)
 
 
-class Whole:
+class KeptWhole:
     """Other rows of a weight, which is decoded whole at the first read and kept: those that
     `change` makes of the decoded rows."""
 
@@ -77,12 +77,12 @@ class Whole:
         return np.ascontiguousarray(self._whole[start:stop])
 
 
-def transposed(stored: RowSource) -> Whole:
+def transposed(stored: RowSource) -> KeptWhole:
     """The transpose of a weight."""
-    return Whole(stored, stored.shape[::-1], np.transpose)
+    return KeptWhole(stored, stored.shape[::-1], np.transpose)
 
 
-def reshaped(stored: RowSource, shape: tuple[int, ...]) -> Whole:
+def reshaped(stored: RowSource, shape: tuple[int, ...]) -> KeptWhole:
     """The same elements in rows of another length: for small tensors whose shapes differ only in
     dimensions of size one."""
-    return Whole(stored, shape, lambda values: values.reshape(shape))
+    return KeptWhole(stored, shape, lambda values: values.reshape(shape))
