@@ -212,10 +212,10 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
     be on the device, whose memory is read separately."""
     memory, error = memory_of(nvml, handle)
     unified = None if memory is None and error != NOT_SUPPORTED else not (memory and memory.total)
-    used: tuple[int | None, ...] = (None,) * 4
+    memories: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
     if memory is not None and not unified:
         reserved = getattr(memory, "reserved", None)
-        used = int(memory.used), int(memory.free), int(memory.total), _whole(reserved)
+        memories = int(memory.used), int(memory.free), int(memory.total), _whole(reserved)
     processes = _processes(nvml, handle)
     own, basis = (None, "") if pid is None else own_memory(processes, pid)
     rates = answer(nvml, "nvmlDeviceGetUtilizationRates", handle)
@@ -223,7 +223,7 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
     return DeviceReading(
         label,
         text(answer(nvml, "nvmlDeviceGetName", handle)),
-        *used,
+        *memories,
         process_memory=own,
         process_basis=basis,
         gpu_percent=None if rates is None else int(rates.gpu),
