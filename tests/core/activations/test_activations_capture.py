@@ -362,7 +362,7 @@ def test_calibration_files_that_are_no_text(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             read_text(str(path))
         assert words in str(caught.value)
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="is no file"):
         read_text(str(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="is a folder"):
         read_text(str(tmp_path))
