@@ -230,9 +230,7 @@ class RemoteFile:
                 self._location = None
                 return self._receive(begin, end, data, exact)
             if status == 416:
-                raise ModelError(
-                    f"{quoted(self.name)} on the server ends before byte {position:,}."
-                )
+                raise ModelError(f"{quoted(self.name)} on the server is empty or was cut off.")
             hf_raise_for_status(reply)
             self._location = str(reply.url) if str(reply.url) != self._url else None
             first, size = self._placed(status, reply.headers)
