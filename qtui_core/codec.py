@@ -41,7 +41,8 @@ Row = str | tuple[str, str | Callable[[Any], Any] | tuple[Any, ...]]
 
 #: The name under which an object says which of several dataclasses it is.
 TAG: Final = "is"
-_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: mypy need not know the type of what it is asked of.
+_has_fields = cast(Callable[[Any], bool], is_dataclass)
 
 
 class CodecError(QtuiError):
@@ -59,12 +60,15 @@ def to_plain(value: Any, *, strict: bool = False) -> Any:
     and "-Infinity" if `strict`. Raises TypeError for a value that has no such form.
     """
     kind: Any = type(value)
-    if kind is float:
-        return _word(value) if strict and not math.isfinite(value) else value
     if value is None or kind in (str, int, bool):
         return value
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, float):  # also numpy's
+        number = float(value)
+        if strict and not math.isfinite(number):
+            return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+        return number
     if isinstance(value, Mapping):
         return {_key(key): to_plain(item, strict=strict) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -72,12 +76,10 @@ def to_plain(value: Any, *, strict: bool = False) -> Any:
     if _is_text(kind):
         return str(value)
     if _has_fields(kind):
-        found = {name: to_plain(getattr(value, name), strict=strict) for name in _names(kind)}
+        plain = {name: to_plain(getattr(value, name), strict=strict) for name in _names(kind)}
         for name in _tagged_fields(kind):
-            found[name] = _with_tags(getattr(value, name), found[name])
-        return found
-    if isinstance(value, float):  # also numpy's
-        return to_plain(float(value), strict=strict)
+            plain[name] = _with_tags(getattr(value, name), plain[name])
+        return plain
     if isinstance(value, int):  # also a Size of the tape
         return int(value)
     raise TypeError(f"{kind.__qualname__} has no form in JSON")
@@ -148,10 +150,6 @@ def from_plain(kind: type[T], found: Any) -> T:
     return made
 
 
-def _word(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _key(key: Any) -> str:
     return str(key.value if isinstance(key, Enum) else key)
 
@@ -189,11 +187,6 @@ def _with_tags(value: Any, plain: Any) -> Any:
 
 
 @cache
-def _has_fields(kind: Any) -> bool:
-    return bool(is_dataclass(kind))  # mypy need not know the type
-
-
-@cache
 def _is_object(hint: Any) -> bool:
     return _has_fields(hint) and not _is_text(hint)
 
@@ -204,12 +197,12 @@ def _reader(hint: Any) -> Reader:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda value: value
-    if hint is NoneType:
-        return _none
     if origin in (UnionType, Union):
         return _union(inner)
     if origin is Literal:
-        return _one_of(inner)
+        return _one_of(inner, inner)
+    if hint is NoneType:
+        return _one_of((None,), (None,))
     if origin in (tuple, list):
         items = tuple(_reader(part) for part in inner if part is not Ellipsis)
         return _sequence(origin, items, repeated=origin is list or Ellipsis in inner)
@@ -222,9 +215,12 @@ def _reader(hint: Any) -> Reader:
     if _has_fields(hint):
         return _object(hint)
     if issubclass(hint, Enum):
-        return _enum(hint)
-    if issubclass(hint, tuple):
-        return _row(hint)
+        members = tuple(hint)
+        return _one_of(tuple(member.value for member in members), members)
+    if issubclass(hint, tuple):  # a NamedTuple, which is a list of its fields
+        hints, make = get_type_hints(hint), cast(Any, hint)
+        read = _sequence(tuple, tuple(_reader(hints[n]) for n in make._fields), repeated=False)
+        return lambda value: make(*read(value))
     if hint is float:
         return _float
     if hint in (bool, int, str):
@@ -238,13 +234,9 @@ def _object(kind: type[Any]) -> Reader:
     def entries() -> tuple[tuple[str, Reader, bool], ...]:
         hints = get_type_hints(kind)
         return tuple(
-            (
-                entry.name,
-                _reader(hints[entry.name]),
-                entry.default is MISSING and entry.default_factory is MISSING,
-            )
-            for entry in fields(kind)
-            if entry.init
+            (f.name, _reader(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
+            for f in fields(kind)
+            if f.init
         )
 
     def read(value: Any) -> Any:
@@ -263,23 +255,14 @@ def _object(kind: type[Any]) -> Reader:
     return read
 
 
-def _row(kind: Any) -> Reader:
-    """A reader for a NamedTuple, which is a list of its fields."""
-    hints = get_type_hints(kind)
-    names = kind._fields
-    read_items = _sequence(tuple, tuple(_reader(hints[name]) for name in names), repeated=False)
-    return lambda value: kind(*read_items(value))
-
-
 def _union(parts: tuple[Any, ...]) -> Reader:
-    others = tuple(part for part in parts if part is not NoneType)
-    optional = len(others) < len(parts)
-    objects = {part.__name__: _reader(part) for part in others if _is_object(part)}
+    objects = {part.__name__: _reader(part) for part in parts if _is_object(part)}
     tagged = len(objects) > 1
-    readers = [_reader(part) for part in others if not (tagged and _is_object(part))]
+    others = [p for p in parts if p is not NoneType and not (tagged and _is_object(p))]
+    readers = [_reader(part) for part in others]
 
     def read(value: Any) -> Any:
-        if value is None and optional:
+        if value is None and NoneType in parts:
             return None
         if tagged and isinstance(value, dict):
             name = value.get(TAG)
@@ -318,22 +301,13 @@ def _mapping(read_key: Reader, read_item: Reader, *, numbered: bool) -> Reader:
     return read
 
 
-def _enum(kind: type[Enum]) -> Reader:
-    def read(value: Any) -> Enum:
-        try:
-            return kind(value)
-        except ValueError:
-            known = ", ".join(str(member.value) for member in kind)
-            raise ValueError(f"{value!r:.40} is none of {known}") from None
+def _one_of(words: tuple[Any, ...], values: tuple[Any, ...]) -> Reader:
+    """A reader that takes one of the words, for the value beside it."""
 
-    return read
-
-
-def _one_of(words: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
-        for word in words:
+        for word, meant in zip(words, values, strict=True):
             if type(value) is type(word) and value == word:
-                return word
+                return meant
         raise ValueError(f"{value!r:.40} is none of {', '.join(map(str, words))}")
 
     return read
@@ -343,15 +317,13 @@ def _text(kind: Any) -> Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"{value!r:.40} is no text")
-        return _made(lambda: _fraction(value) if kind is Fraction else kind.parse(value))
+        if kind is not Fraction:
+            return _made(lambda: kind.parse(value))
+        # Two whole numbers only: an exponent could require any amount of memory.
+        above, _, below = value.partition("/")
+        return _made(lambda: Fraction(int(above), int(below or 1)))
 
     return read
-
-
-def _fraction(text: str) -> Fraction:
-    """Two whole numbers only: an exponent could require any amount of memory."""
-    above, _, below = text.partition("/")
-    return Fraction(int(above), int(below or 1))
 
 
 def _scalar(kind: type[Any]) -> Reader:
@@ -367,19 +339,14 @@ def _scalar(kind: type[Any]) -> Reader:
 def _float(value: Any) -> float:
     if type(value) is float:
         return value
-    if isinstance(value, str) and value in _FLOATS:
-        return _FLOATS[value]
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
     if type(value) is not int:
         raise ValueError(f"{value!r:.40} is no number")
     try:
         return float(value)
     except OverflowError:
         raise ValueError("a number is too large") from None
-
-
-def _none(value: Any) -> None:
-    if value is not None:
-        raise ValueError(f"{value!r:.40} is not null")
 
 
 def _at(place: str, read: Reader, value: Any) -> Any:

@@ -7,11 +7,9 @@ and a file of a model never.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -29,8 +27,6 @@ _OF_A_MODEL: Final = re.compile(
     r"|merges\.txt|chat_template\.jinja",
     re.IGNORECASE,
 )
-#: Seconds in which a pipe that is to be written gets a reader.
-READER_SECONDS: Final = 5.0
 #: Folders of the hub's cache, whose files are named by their contents.
 _IN_A_CACHE: Final = re.compile(r"/(models|datasets|spaces)--[^/]+/(blobs|snapshots|refs)/")
 
@@ -53,15 +49,14 @@ class Target:
         name: as it was typed.
         path: the path, with links resolved.
         force: whether an existing file may be replaced.
-        special: whether it is stdout, a pipe or a device, which are written directly.
-        pipe: the file descriptor of a named pipe; without it, its reader would see an end.
+        special: whether it is stdout, a pipe or a device, which are written directly; a pipe waits
+            for its reader.
     """
 
     name: str
     path: Path
     force: bool = False
     special: bool = False
-    pipe: int | None = None
 
     def write(self, text: str) -> None:
         """Writes the whole file, in UTF-8, or nothing. Raises QtuiError."""
@@ -89,63 +84,41 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
 
     Raises UsageError if it cannot be a file, has the name of a model's file, lies in the hub's
     cache, is one of `inputs`, or exists without `force`; QtuiError if the system does not allow
-    writing it, or if it is a pipe that nobody reads.
+    writing it.
     """
     if name == STDOUT:
         return Target(name, Path(name), force, special=True)
+    cannot = f"Cannot write {name!r}:"
     # Not methods of Path: these raise if a link leads to something inaccessible.
     if not name or "\0" in name or name.endswith("/") or os.path.isdir(name):
-        raise UsageError(f"Cannot write to {name!r}: that is not a file.")
+        raise UsageError(f"{cannot} that is not a file.")
     if os.path.exists(name) and not os.path.isfile(name):
         # Keep the path as given: a pipe under /dev/fd resolves to a name that cannot be opened.
-        pipe = _read_by_somebody(name) if stat.S_ISFIFO(os.stat(name).st_mode) else None
-        return Target(name, Path(name), force, special=True, pipe=pipe)
+        return Target(name, Path(name), force, special=True)
     try:
         path = Path(os.path.realpath(name))
     except FileNotFoundError:
         raise QtuiError(
-            f"Cannot write {name!r}: the folder in which qtui was started is gone; give a whole "
-            "path, or start it again elsewhere."
+            f"{cannot} the folder in which qtui was started is gone; give a whole path, or start "
+            "it again elsewhere."
         ) from None
     if _OF_A_MODEL.fullmatch(path.name):
-        raise UsageError(
-            f"Cannot write to {name!r}: files of a model are called {path.name}; give another name."
-        )
+        raise UsageError(f"{cannot} files of a model are called {path.name}; give another name.")
     if _IN_A_CACHE.search(path.as_posix()):
-        raise UsageError(f"Cannot write to {name!r}: it is in the hub's cache; write elsewhere.")
+        raise UsageError(f"{cannot} it is in the hub's cache; write elsewhere.")
     if any(_same(path, read) for read in inputs if read):
-        raise UsageError(f"Cannot write to {name!r}: this command reads it; give another name.")
+        raise UsageError(f"{cannot} this command reads it; give another name.")
     if not os.path.isdir(path.parent):
-        raise QtuiError(f"Cannot write {name!r}: there is no folder {str(path.parent)!r}.")
+        raise QtuiError(f"{cannot} there is no folder {str(path.parent)!r}.")
     there = os.path.exists(path)
     if there and not force:
         raise _taken(name)
     # In a folder that allows no new files, an existing file could only be overwritten in place.
-    needed = [path.parent, path] if there else [path.parent]
-    if not all(os.access(each, os.W_OK) for each in needed):
+    if not all(os.access(place, os.W_OK) for place in (path.parent, path)[: 1 + there]):
         only_read = os.statvfs(path.parent).f_flag & os.ST_RDONLY
         why = "its disk can only be read" if only_read else "permission denied"
-        raise QtuiError(f"Cannot write {name!r}: {why}.")
+        raise QtuiError(f"{cannot} {why}.")
     return Target(name, path, force)
-
-
-def _read_by_somebody(pipe: str) -> int:
-    """A pipe, opened once it has a reader. Raises QtuiError if it gets none in READER_SECONDS."""
-    end = time.monotonic() + READER_SECONDS
-    while True:
-        try:
-            file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise QtuiError(f"Cannot write {pipe!r}: {error.strerror}.") from error
-            if time.monotonic() > end:
-                raise QtuiError(
-                    f"Cannot write {pipe!r}: nobody reads this pipe; start its reader first."
-                ) from None
-            time.sleep(0.05)
-        else:
-            os.set_blocking(file, True)
-            return file
 
 
 def _taken(name: str) -> UsageError:
@@ -155,12 +128,11 @@ def _taken(name: str) -> UsageError:
 def _same(path: Path, read: str) -> bool:
     """Whether a path is a file that is read, or one of a model's files in a folder that is read."""
     try:
-        place = os.path.expanduser(read)
-        found = [place]
-        if os.path.isdir(place):
-            names = filter(_OF_A_MODEL.fullmatch, os.listdir(place))
-            found = [os.path.join(place, each) for each in names]
-        return os.path.exists(path) and any(os.path.samefile(path, each) for each in found)
+        files = [os.path.expanduser(read)]
+        if os.path.isdir(files[0]):
+            names = filter(_OF_A_MODEL.fullmatch, os.listdir(files[0]))
+            files = [os.path.join(files[0], name) for name in names]
+        return os.path.exists(path) and any(os.path.samefile(path, file) for file in files)
     except (OSError, ValueError):
         return False  # not a local path; opening it will say so
 
@@ -176,8 +148,6 @@ class Draft:
         self._whole = 0
         if target.name == STDOUT:
             self._file = os.dup(1)
-        elif target.pipe is not None:
-            self._file = target.pipe
         elif target.special:
             self._file = os.open(target.path, os.O_WRONLY)
         else:

@@ -77,15 +77,15 @@ class LineKinds(Generic[T]):
         if len(line) > LONGEST:
             raise LineError(f"It is longer than {LONGEST >> 20} MiB.")
         try:
-            found = _DECODER.decode(line if isinstance(line, str) else line.decode())
+            data = _DECODER.decode(line if isinstance(line, str) else line.decode())
         except (ValueError, RecursionError):
             raise LineError("It is no line of JSON.") from None
-        if not isinstance(found, dict) or not isinstance(found.get("told"), str):
+        if not isinstance(data, dict) or not isinstance(data.get("told"), str):
             raise LineError("It does not say which kind of line it is.")
-        kind = self.kinds.get(found["told"])
+        kind = self.kinds.get(data["told"])
         if kind is None:
             return None
-        version = found.get("schema_version")
+        version = data.get("schema_version")
         later = isinstance(version, int) and version > self._version
         if later and "schema_version" in kind.__dataclass_fields__:
             raise LineError(
@@ -93,11 +93,10 @@ class LineKinds(Generic[T]):
                 "a newer qtui reads it."
             )
         try:
-            event: T = from_plain(kind, found)
+            event: T = from_plain(kind, data)
         except CodecError as error:
-            raise LineError(
-                f"A line of kind {found['told']!r} cannot be read: {error.reason}."
-            ) from None
+            said = f"A line of kind {data['told']!r} cannot be read"
+            raise LineError(f"{said}: {error.reason}.") from None
         return event
 
 
@@ -158,41 +157,33 @@ class RecordingReader(Generic[T]):
             raise UsageError(f"Its first line is not {self.opening}.")
         if wrong := self.wrong(first):
             raise UsageError(wrong)
-        found: list[Any] = []
-        broken: list[tuple[int, LineError]] = []
+        events: list[Any] = []
+        broken: list[tuple[int, str]] = []
         for last, line in kept:
             try:
-                event = self._read(line)
+                event = self.kinds.from_line(line)
             except LineError as error:
-                broken.append((last, error))
+                broken.append((last, str(error)))
                 continue
             if isinstance(event, self.first):
-                broken.append((last, LineError("A second recording begins there.")))
+                broken.append((last, "A second recording begins there."))
                 break
-            if event is not None:
-                found.append(event)
-        complaint = self._complaint(broken, last, any(map(self.over, found)))
-        return self.make(first, tuple(found), complaint)
+            if event is not None and (wrong := self.wrong(event)):
+                broken.append((last, wrong))
+            elif event is not None:  # else it is of a later version
+                events.append(event)
+        complaint = self._complaint(broken, last, any(map(self.over, events)))
+        return self.make(first, tuple(events), complaint)
 
-    def _read(self, line: str | bytes) -> Any:
-        """The report in a line; None for a kind of a later version. Raises LineError, also for a
-        report that contradicts itself."""
-        event = self.kinds.from_line(line)
-        if event is not None and (wrong := self.wrong(event)):
-            raise LineError(wrong)
-        return event
-
-    def _complaint(self, broken: Sequence[tuple[int, LineError]], last: int, ended: bool) -> str:
+    def _complaint(self, broken: Sequence[tuple[int, str]], last: int, ended: bool) -> str:
         """What is wrong with lines, and with the end."""
         if not broken:
             end = f"The recording stops before the {self.what.split()[-1]} did; all of it is shown."
             return "" if ended else end
         number, error = broken[0]
         if len(broken) > 1:
-            return (
-                f"{len(broken):,} lines cannot be read and are left out; the first is line "
-                f"{number:,}: {error}"
-            )
+            are = f"{len(broken):,} lines cannot be read and are left out"
+            return f"{are}; the first is line {number:,}: {error}"
         if number == last and not ended:
             return f"The recording is cut off in line {number:,}; everything before that is shown."
         return f"Line {number:,} cannot be read and is left out: {error}"

@@ -196,7 +196,7 @@ def write_gated(
     """Prints the report, with what became of the gates; without gates as `report.write` does.
 
     Raises QtuiError (exit code 1) after it if rows failed, and UsageError for a baseline of
-    another model and for a figure that the report has in another unit.
+    another model or with other settings where these decide.
     """
     if gates is None:
         report.write(document, target)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
-from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
+from qtui_core.telemetry.readings import Driver, GpuReading
 
 
 @dataclass(frozen=True)

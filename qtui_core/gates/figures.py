@@ -7,7 +7,7 @@ name of the list comes first (`tensors.sqnr`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -42,22 +42,22 @@ class GateFigure:
 
     def text(self, value: float) -> str:
         """A figure with its unit: `19.87 dB`, `1,610,612,736 bytes (1.5 GiB)`."""
-        if self.unit == "bytes" and math.isfinite(value):
-            short = "" if abs(value) < 1000 else f" ({format_bytes(round(value))})"
-            return f"{round(value):,} bytes{short}"
         if math.isinf(value):
             return f"infinite {self.unit}".rstrip()
+        if self.unit == "bytes":
+            short = "" if abs(value) < 1000 else f" ({format_bytes(round(value))})"
+            return f"{round(value):,} bytes{short}"
         exact = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
         return exact + (" dB" if self.unit == "dB" else "")
 
     @property
     def slack_text(self) -> str:
-        """The slack in words; "" without one."""
-        if not self.slack:
-            return ""
+        """The slack in words."""
         return f"{100 * self.slack:g}%" if self.relative else self.text(self.slack)
 
 
+_OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
+            "process_bytes")  # fmt: skip
 FIGURES: Final = {
     figure.key: figure
     for figure in (
@@ -71,20 +71,19 @@ FIGURES: Final = {
         GateFigure("saturated"),
         GateFigure("nonfinite"),
         *(GateFigure(f.name, f.alias, f.unit, f.falls, f.slack, f.relative) for f in LIMITED),
-        GateFigure("resident_bytes", "resident", "bytes", slack=0.001, relative=True),
-        GateFigure("peak_live_bytes", "live", "bytes", slack=0.001, relative=True),
+        # resident_bytes is called "resident", peak_live_bytes "live".
+        *(
+            GateFigure(key, key.removesuffix("_bytes").removeprefix("peak_"), "bytes", slack=0.001,
+                       relative=True)
+            for key in (*_OF_RUNS[:2], *_OF_RUNS[3:])
+        ),
         GateFigure("peak_allocated_bytes", "peak", "bytes", slack=0.001, relative=True),
-        GateFigure("peak_reserved_bytes", "reserved", "bytes", slack=0.001, relative=True),
-        GateFigure("process_bytes", "process", "bytes", slack=0.001, relative=True),
         GateFigure("allocated_bytes", "allocated", "bytes", slack=0.001, relative=True),
         GateFigure("kept", falls=True, slack=0.005),
         GateFigure("error_over_update", slack=0.01, relative=True),
         GateFigure("headroom_bytes", "headroom", "bytes", falls=True),
     )
-}
-
-#: Figures of an assignment of which a report has one or the other, by its objective.
-INSTEAD: Final = {"sqnr_db": "kl_sum", "relative_error": "kl_sum", "kl_sum": "relative_error"}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,37 +107,23 @@ class GatedRows:
 
     def found(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """(name, row) of each row of the report, without the reference."""
-        for name, row in _walk(data, self.path, ()):
-            if name != self.reference or not name:
+        rows: list[tuple[tuple[str, ...], Any]] = [((), data)]
+        for depth, (key, naming) in enumerate(self.path, 1):
+            inner = [(names, row.get(key)) for names, row in rows if isinstance(row, Mapping)]
+            if naming:
+                rows = [
+                    ((*names, str(row.get(naming))), row)
+                    for names, found in inner
+                    for row in (found if isinstance(found, list) else ())
+                    if isinstance(row, Mapping)
+                ]
+            else:
+                last = (key,) if depth == len(self.path) else ()
+                rows = [((*names, *last), row) for names, row in inner]
+        for names, row in rows:
+            name = " ".join(names)
+            if isinstance(row, Mapping) and (name != self.reference or not name):
                 yield name, row
-
-
-def _walk(
-    data: Any, path: Sequence[tuple[str, str]], names: tuple[str, ...]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if not isinstance(data, Mapping):
-        return
-    if not path:
-        yield " ".join(names), data
-        return
-    (key, naming), rest = path[0], path[1:]
-    inner = data.get(key)
-    if not naming:
-        yield from _walk(inner, rest, names if rest else (*names, key))
-        return
-    for row in inner if isinstance(inner, list) else ():
-        if isinstance(row, Mapping):
-            yield from _walk(row, rest, (*names, str(row.get(naming))))
-
-
-_OF_SCHEMES = ("sqnr_db", "relative_mse", "bits_per_parameter", "bytes", "saturated")
-_OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", "saturated")
-_OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
-            "process_bytes")  # fmt: skip
-_OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")
-_OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
-_OF_MERGES = ("kept", "error_over_update", "bits_per_parameter")
-_A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 
 
 @dataclass(frozen=True)
@@ -159,62 +144,47 @@ class Gated:
     needed: tuple[str, ...] = ()
 
 
+_OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter")
+_OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
+_OF_MERGES = ("kept", "error_over_update")
+_INSPECTED = (
+    GatedRows("schemes", (("schemes", "scheme"),), (*_OF_ERRORS, "bytes", "saturated")),
+    GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")),
+              (*_OF_ERRORS, "max_abs_error", "saturated")),
+    GatedRows("memory", (("memory", ""),), _OF_RUNS),
+)  # fmt: skip
+
 #: Command -> the rows of its JSON that can be limited. Other commands have no gates.
 GATED: Final = {
-    "inspect": Gated(
-        (
-            GatedRows("schemes", (("schemes", "scheme"),), _OF_SCHEMES),
-            GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")), _OF_ERRORS),
-            _A_RUN,
-        ),
-        ("tensors", "schemes"),
-        ("sample",),
-    ),
+    "inspect": Gated(_INSPECTED, ("tensors", "schemes"), ("sample",)),
     "inspect --sensitivity": Gated(
         (
-            GatedRows("sensitivity", (("sensitivity", ""),), _OF_ASSIGNMENTS),
+            GatedRows("sensitivity", (("sensitivity", ""),),
+                      ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")),
             # Not compared: another text has another divergence.
-            GatedRows(
-                "judged",
-                (("sensitivity", ""), ("judged", ""), ("assignment", "")),
-                _OF_EVALUATIONS,
-                compared=False,
-            ),
-            GatedRows("schemes", (("schemes", "scheme"),), _OF_SCHEMES),
-            GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")), _OF_ERRORS),
-            _A_RUN,
+            GatedRows("judged", (("sensitivity", ""), ("judged", ""), ("assignment", "")),
+                      _OF_EVALUATIONS, compared=False),
+            *_INSPECTED,
         ),
-        ("tensors", "schemes", "sensitivity"),
-        ("sample",),
-        needed=("sensitivity.weighed_by",),
+        ("tensors", "schemes", "sensitivity"), ("sample",), needed=("sensitivity.weighed_by",),
     ),
-    "inspect --headers": Gated((_A_RUN,), ("tensors", "schemes")),
+    "inspect --headers": Gated(_INSPECTED[2:], ("tensors", "schemes")),
     "inspect --against": Gated(
         (
-            GatedRows(
-                "against", (("against", ""),), ("sqnr_db", "relative_mse", "bits_per_parameter")
-            ),
-            GatedRows(
-                "tensors",
-                (("against", ""), ("tensors", "name")),
-                ("sqnr_db", "relative_mse", "max_abs_error"),
-            ),
+            GatedRows("against", (("against", ""),), _OF_ERRORS),
+            GatedRows("tensors", (("against", ""), ("tensors", "name")),
+                      (*_OF_ERRORS[:2], "max_abs_error")),
         ),
-        ("against",),
-        ("sample",),
+        ("against",), ("sample",),
     ),
     "inspect --adapter": Gated(
         (
-            GatedRows("merges", (("merges", "name"),), _OF_MERGES),
-            GatedRows("tensors", (("tensors", "name"), ("merges", "name")), _OF_MERGES[:2]),
-            GatedRows(
-                "divergence",
-                (("divergence", ""), ("merged", "name")),
-                ("kl_mean", "bits_per_parameter", "bytes"),
-            ),
+            GatedRows("merges", (("merges", "name"),), (*_OF_MERGES, "bits_per_parameter")),
+            GatedRows("tensors", (("tensors", "name"), ("merges", "name")), _OF_MERGES),
+            GatedRows("divergence", (("divergence", ""), ("merged", "name")),
+                      ("kl_mean", "bits_per_parameter", "bytes")),
         ),
-        ("adapter", "merges"),
-        ("sample",),
+        ("adapter", "merges"), ("sample",),
     ),
     "memory": Gated(
         (
@@ -223,12 +193,10 @@ GATED: Final = {
             GatedRows("phases", (("phases", "name"),), ("allocated_bytes",), compared=False),
             GatedRows("components", (("components", "name"),), ("bytes",), compared=False),
         ),
-        ("plan", "peak_allocated_bytes"),
-        ("plan", "gpu"),
+        ("plan", "peak_allocated_bytes"), ("plan", "gpu"),
     ),
     "eval": Gated(
         (GatedRows("rows", (("rows", "scheme"),), _OF_EVALUATIONS, reference="original"),),
-        ("text", "rows"),
-        needed=("text",),
+        ("text", "rows"), needed=("text",),
     ),
-}
+}  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.gates.figures import FIGURES, GATED, INSTEAD, GatedRows, GateFigure
+from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import plural
 
@@ -16,7 +17,13 @@ from qtui_core.quantities import plural
 NAMED: Final = 5
 #: Larger whole numbers than any in a report.
 MOST: Final = 1 << 100
-_WORDS: Final = {"<": "under", "<=": "at or under", ">": "above", ">=": "at or above"}
+#: Each comparison of an expression, and what it says of a figure that it is true of.
+COMPARISONS: Final[Mapping[str, tuple[Callable[[float, float], bool], str]]] = {
+    "<": (operator.lt, "under"),
+    "<=": (operator.le, "at or under"),
+    ">": (operator.gt, "above"),
+    ">=": (operator.ge, "at or above"),
+}
 
 
 @dataclass(frozen=True)
@@ -28,12 +35,6 @@ class GateLimit:
     figure: GateFigure
     comparison: str
     amount: float
-
-    def falls(self, value: float) -> bool:
-        below, at = value < self.amount, value == self.amount
-        if self.comparison[0] == "<":
-            return below or (at and "=" in self.comparison)
-        return not below and (not at or "=" in self.comparison)
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class GateVerdict:
     @property
     def sentence(self) -> str:
         """The sentence about the rows that failed."""
-        told = "; ".join(row.sentence for row in self.fallen[:NAMED])
+        said = "; ".join(row.sentence for row in self.fallen[:NAMED])
         more = len(self.fallen) - NAMED
         end = f"; and {more:,} more, which the report lists" if more > 0 else ""
-        return f"{self.count}: {told}{end}."
+        return f"{self.count}: {said}{end}."
 
     @property
     def count(self) -> str:
@@ -101,79 +102,73 @@ class Gates:
         """Checks a report of the command (`data`, as `--json` prints it).
 
         A missing figure (null, NaN) fails, and so does a gate without any row. Raises UsageError
-        for a baseline of another model, and for a figure that the report has in another unit.
+        for a baseline of another model, or with other settings where these decide.
         """
         checked, fallen = [], []
         for limit in self.limits:
             rows = list(limit.rows.found(data))
             checked.append((f"--fail-if '{limit.expression}'", len(rows)))
-            for _, each in rows:
-                _refuse_another_unit(limit, each)
             if not rows:
-                told = f"the report has no row of {limit.rows.name} for '{limit.expression}'"
-                fallen.append(FallenRow(limit.expression, "", None, limit.amount, told))
-            fallen += [row for name, each in rows for row in _held(limit, name or _run(data), each)]
+                why = f"the report has no row of {limit.rows.name} for '{limit.expression}'"
+                fallen.append(FallenRow(limit.expression, "", None, limit.amount, why))
+            for name, row in rows:
+                fallen += _beyond(limit, name or _run(data), row)
         if self.baseline is None:
             return GateVerdict(tuple(checked), tuple(fallen))
-        return self._with_baseline(data, self.baseline, checked, fallen)
-
-    def _with_baseline(
-        self,
-        data: Mapping[str, Any],
-        baseline: Mapping[str, Any],
-        checked: list[tuple[str, int]],
-        fallen: list[FallenRow],
-    ) -> GateVerdict:
-        gated = GATED[self.command]
-        _refuse_another_model(self.file, baseline, data)
-        for key in gated.needed:
-            if _inside(baseline, key) != _inside(data, key):
-                raise UsageError(
-                    f"The baseline {quoted(self.file)} has another {key.rpartition('.')[2]}, so "
-                    f"that its figures cannot be compared: make it again."
-                )
+        before, gated = self.baseline, GATED[self.command]
+        self._check(before, data)
         missing: list[str] = []
         new: list[str] = []
         compared = 0
-        for rows in gated.rows:
-            if not rows.compared:
-                continue
-            before, now = dict(rows.found(baseline)), dict(rows.found(data))
-            missing += [name for name in before if name not in now]
-            new += [name for name in now if name not in before]
-            for name, row in now.items():
-                if name in before:
+        for kind in gated.rows:
+            earlier, now = (dict(kind.found(report)) for report in (before, data))
+            if kind.compared:
+                missing += [name for name in earlier if name not in now]
+                new += [name for name in now if name not in earlier]
+                for name in [name for name in now if name in earlier]:
                     compared += 1
-                    label = name or _run(data)
-                    fallen += _beside(rows, label, row, before[name])
+                    fallen += _beside(kind, name or _run(data), now[name], earlier[name])
         checked.append((f"--baseline {self.file}", compared))
         if not compared:
-            told = f"no row of this report is in the baseline {quoted(self.file)}"
-            fallen.append(FallenRow("baseline", "", None, None, told))
+            why = f"no row of this report is in the baseline {quoted(self.file)}"
+            fallen.append(FallenRow("baseline", "", None, None, why))
         notes = [
             f"{plural(len(names), 'row')} {where}: {listed(names)}."
             for names, where in ((missing, "of the baseline missing here"), (new, "new here"))
             if names
         ]
         notes += [
-            f"The baseline has another {key}: {_difference(baseline.get(key), data.get(key))}."
+            f"The baseline has another {key}."
             for key in gated.settings
-            if baseline.get(key) != data.get(key)
+            if before.get(key) != data.get(key)
         ]
         return GateVerdict(tuple(checked), tuple(fallen), tuple(notes), tuple(missing), tuple(new))
+
+    def _check(self, baseline: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Raises UsageError if the figures of a baseline cannot be compared."""
+        before, now = (
+            model.get("id") if isinstance(model := report.get("model"), Mapping) else model
+            for report in (baseline, data)
+        )
+        if before != now:
+            raise UsageError(
+                f"The baseline {quoted(self.file)} is of the model {quoted(before)}, and this is "
+                f"{quoted(now)}: compare reports of one model."
+            )
+        for path in GATED[self.command].needed:
+            values: list[Any] = [baseline, data]
+            for key in path.split("."):
+                values = [v.get(key) if isinstance(v, Mapping) else None for v in values]
+            if values[0] != values[1]:
+                raise UsageError(
+                    f"The baseline {quoted(self.file)} has another {path.rpartition('.')[2]}, so "
+                    f"that its figures cannot be compared: make it again."
+                )
 
 
 def _run(data: Mapping[str, Any]) -> str:
     """The name of the row that is the report itself."""
     return f"the run of {data.get('model')}"
-
-
-def _difference(before: Any, now: Any) -> str:
-    """The differences between two values of a setting, as part of a sentence."""
-    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
-        return f"{quoted(before)}, here {quoted(now)}"
-    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    return ", ".join(f"{key} {before.get(key)}, here {now.get(key)}" for key in keys[:NAMED])
 
 
 def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
@@ -191,23 +186,17 @@ def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _held(limit: GateLimit, name: str, row: Mapping[str, Any]) -> Iterator[FallenRow]:
+def _beyond(limit: GateLimit, name: str, row: Mapping[str, Any]) -> Iterator[FallenRow]:
+    """The row, if its figure is missing or beyond the limit."""
     figure, value = limit.figure, _figure_of(limit.figure, row)
     if value is None:
-        told = f"{name} has no {figure.key}, so that '{limit.expression}' cannot be checked"
-    elif not limit.falls(value):
+        why = f"{name} has no {figure.key}, so that '{limit.expression}' cannot be checked"
+    elif not COMPARISONS[limit.comparison][0](value, limit.amount):
         return
     else:
-        told = _told(figure, name, value, limit.comparison, limit.amount)
-        told += f" (--fail-if '{limit.expression}')"
-    yield FallenRow(limit.expression, name, value, limit.amount, told)
-
-
-def _told(figure: GateFigure, name: str, value: float, comparison: str, limit: float) -> str:
-    texts = figure.text(value), figure.text(limit)
-    if texts[0] == texts[1] and value != limit:
-        texts = repr(value), repr(limit)
-    return f"{name} has {figure.key} {texts[0]}, {_WORDS[comparison]} the limit {texts[1]}"
+        why = _words(figure, name, value, limit.comparison, limit.amount)
+        why += f" (--fail-if '{limit.expression}')"
+    yield FallenRow(limit.expression, name, value, limit.amount, why)
 
 
 def _beside(
@@ -219,44 +208,21 @@ def _beside(
         was, now = _figure_of(figure, before), _figure_of(figure, row)
         if was is None:
             continue
-        limit, expression = figure.limit(was), f"baseline:{rows.name}.{key}"
+        limit, comparison = figure.limit(was), "<" if figure.falls else ">"
         if now is None:
-            told = f"{name} has no {key}, which the baseline has"
-        elif now < limit if figure.falls else now > limit:
-            told = _told(figure, name, now, "<" if figure.falls else ">", limit)
-            slack = f", and {figure.slack_text} is allowed" if figure.slack_text else ""
-            told += f" (the baseline has {figure.text(was)}{slack})"
-        else:
+            why = f"{name} has no {key}, which the baseline has"
+        elif not COMPARISONS[comparison][0](now, limit):
             continue
-        yield FallenRow(expression, name, now, limit, told)
+        else:
+            slack = f", and {figure.slack_text} is allowed" if figure.slack else ""
+            why = _words(figure, name, now, comparison, limit)
+            why += f" (the baseline has {figure.text(was)}{slack})"
+        yield FallenRow(f"baseline:{rows.name}.{key}", name, now, limit, why)
 
 
-def _refuse_another_unit(limit: GateLimit, row: Mapping[str, Any]) -> None:
-    other = INSTEAD.get(limit.figure.key)
-    if other is not None and row.get(limit.figure.key) is None and row.get(other) is not None:
-        raise UsageError(
-            f"'{limit.expression}' cannot be checked: the report has {other} and no "
-            f"{limit.figure.key}, as its objective is {row.get('weighed_by')}. Limit {other}, or "
-            f"choose another --objective."
-        )
-
-
-def _inside(data: Any, path: str) -> Any:
-    """What a report has at keys with points between them; None if it has nothing there."""
-    for key in path.split("."):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
-
-
-def _refuse_another_model(file: str, baseline: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    before, now = _model_of(baseline), _model_of(data)
-    if before != now:
-        raise UsageError(
-            f"The baseline {quoted(file)} is of the model {quoted(before)}, and this is "
-            f"{quoted(now)}: compare reports of one model."
-        )
-
-
-def _model_of(data: Mapping[str, Any]) -> object:
-    model = data.get("model")
-    return model.get("id") if isinstance(model, Mapping) else model
+def _words(figure: GateFigure, name: str, value: float, comparison: str, limit: float) -> str:
+    texts = figure.text(value), figure.text(limit)
+    if texts[0] == texts[1] and value != limit:
+        texts = repr(value), repr(limit)
+    beyond = COMPARISONS[comparison][1]
+    return f"{name} has {figure.key} {texts[0]}, {beyond} the limit {texts[1]}"

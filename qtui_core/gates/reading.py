@@ -73,15 +73,15 @@ def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
 
 def _known_figures(command: str) -> str:
     """The names of the command's figures, with aliases in parentheses."""
-    first: set[str] = set()
-    names = []
+    names: dict[str, str] = {}
     for rows in GATED[command].rows:
         for key in rows.figures:
             alias = FIGURES[key].alias
-            named = key if key not in first else f"{rows.name}.{key}"
-            names.append(f"{named} ({alias})" if alias and key not in first else named)
-            first.add(key)
-    return ", ".join(names)
+            first = f"{key} ({alias})" if alias else key
+            names[f"{rows.name}.{key}" if key in names else key] = (
+                f"{rows.name}.{key}" if key in names else first
+            )
+    return ", ".join(names.values())
 
 
 def _factor(figure: GateFigure, unit: str, text: str) -> float:

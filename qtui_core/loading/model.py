@@ -32,15 +32,8 @@ _DTYPES = {
 }
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 #: Classes with heads that are left off: activations are captured in the model below the head.
-_BASE = (
-    "Model",
-    "ForMaskedLM",
-    "ForPreTraining",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForMultipleChoice",
-)
+_BASE = ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
+         "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")  # fmt: skip
 
 #: A configuration with more layers per stored tensor than this is refused, also where layers share
 #: tensors.
@@ -51,16 +44,9 @@ _FAR_LARGER = 16
 #: Configuration keys that can select code to download: an implementation may be the name of a
 #: repository of compiled kernels.
 _CODE_KEYS = frozenset(
-    {
-        "auto_map",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_internal",
-        "experts_implementation",
-        "_experts_implementation",
-        "_experts_implementation_internal",
-    }
-)
+    ("auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
+     "experts_implementation", "_experts_implementation", "_experts_implementation_internal")
+)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -105,33 +91,22 @@ class LoadedModel:
             UsageError: it is not the weight of a linear module; the sentence says what it is.
         """
         info = self.source.tensor(tensor)
-        name = tensor.removesuffix(".weight")
-        found = self._module(name) if name != tensor else None
-        if found is None:
+        modules = dict(self.model.named_modules())
+        names = spellings(self.model, tensor.removesuffix(".weight"))
+        path = next((name for name in names if name in modules), None)
+        if path is None or not tensor.endswith(".weight") or not is_linear(modules[path]):
+            kind = type(self.model if path is None else modules[path]).__name__
             raise UsageError(
-                f"{printable(tensor)} is not the weight of a module of "
-                f"{type(self.model).__name__}; activations are captured at linear layers."
+                f"{printable(tensor)} belongs to a {kind}; activations are captured at linear "
+                f"layers, which multiply by a matrix."
             )
-        path, module = found
-        if not is_linear(module):
+        shape = tuple(modules[path].weight.shape)
+        if shape != info.shape:
             raise UsageError(
-                f"{printable(tensor)} belongs to a {type(module).__name__}, which multiplies "
-                f"nothing by a matrix; choose the weight of a linear layer."
-            )
-        if tuple(module.weight.shape) != info.shape:
-            raise UsageError(
-                f"{printable(tensor)} is {info.shape} in the checkpoint and "
-                f"{tuple(module.weight.shape)} in the model that runs."
+                f"{printable(tensor)} is {info.shape} in the checkpoint and {shape} in the model "
+                f"that runs."
             )
         return path
-
-    def _module(self, name: str) -> tuple[str, Any] | None:
-        """The module of that name and its name here."""
-        modules = dict(self.model.named_modules())
-        for path in spellings(self.model, name):
-            if path in modules:
-                return path, modules[path]
-        return None
 
 
 def is_linear(module: Any) -> bool:
@@ -150,8 +125,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     config = configuration_object(source.config or {})
     model_class = _class_of(source, config)
     check_memory(source)
-    model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
-    return LoadedModel(source, model.eval(), folder_of(source))
+    return _loaded(source, model_class, config)
 
 
 def map_language_model(source: ModelSource) -> LoadedModel:
@@ -182,6 +156,10 @@ def map_language_model(source: ModelSource) -> LoadedModel:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if not has_own_names(source, model_class, config):
         check_memory(source)
+    return _loaded(source, model_class, config)
+
+
+def _loaded(source: ModelSource, model_class: Any, config: Any) -> LoadedModel:
     model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
     return LoadedModel(source, model.eval(), folder_of(source))
 
@@ -225,16 +203,13 @@ def with_weights(
 
 def folder_of(source: ModelSource) -> Path:
     """The folder with a source's files. Raises ModelError if they are on the hub."""
-    for file in source.files.values():
-        if not isinstance(file, LocalFile):
-            raise ModelError(
-                f"Only the headers of {quoted(source.id)} are on this machine, and a model "
-                f"that runs needs all its weights: download it, then open the folder or the "
-                f"id again."
-            )
-    file = next(iter(source.files.values()))
-    assert isinstance(file, LocalFile)
-    return file.path.parent
+    paths = [file.path for file in source.files.values() if isinstance(file, LocalFile)]
+    if len(paths) < len(source.files):
+        raise ModelError(
+            f"Only the headers of {quoted(source.id)} are on this machine, and a model that runs "
+            f"needs all its weights: download it, then open the folder or the id again."
+        )
+    return paths[0].parent
 
 
 def check_plain(source: ModelSource, purpose: str) -> None:
@@ -302,15 +277,15 @@ def without_code(value: Any) -> Any:
 def _class_of(source: ModelSource, config: Any) -> Any:
     """The class of AutoModelForCausalLM for models that generate text, of AutoModel for
     encoders."""
-    name = source.architecture or ""
-    named = "architectures" in (source.config or {})
     if _is_causal(source, config):
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    name = source.architecture or ""
+    named = "architectures" in (source.config or {})
     if (not named or name.endswith(_BASE)) and type(config) in MODEL_MAPPING:
-        found: Any = MODEL_MAPPING[type(config)]
+        base: Any = MODEL_MAPPING[type(config)]
         both = getattr(config, "is_encoder_decoder", False)
-        if not both and getattr(found, "main_input_name", None) == "input_ids":
-            return found
+        if not both and getattr(base, "main_input_name", None) == "input_ids":
+            return base
     raise ModelError(
         f"{quoted(source.id)} is a {name}; activations are captured from text models that are "
         f"causal (…ForCausalLM) or encoders (BertModel, RobertaForMaskedLM and their like)."
@@ -379,19 +354,29 @@ def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
 
 def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
     """Names the tensors whose shape differs from the configuration; empty if there are none."""
+    for shape, stored in _stored_parameters(source, model_class, config).values():
+        for name in stored:
+            if source.tensors[name].shape != shape:
+                given = source.tensors[name].shape
+                return (
+                    f"{quoted(name)} is {given} in the checkpoint and {shape} by its config.json."
+                )
+    return ""
+
+
+def _stored_parameters(
+    source: ModelSource, model_class: Any, config: Any
+) -> dict[str, tuple[tuple[int, ...], list[str]]]:
+    """The shape of each parameter of the class, and the tensors of its name; empty if its
+    constructor fails, for which loading has the message."""
     try:
         built = _empty(model_class, config)
     except Exception:
-        return ""  # the constructor failed; the caller has its message
-    for name, parameter in built.named_parameters():
-        for stored in spellings(built, name):
-            info = source.tensors.get(stored)
-            if info is not None and info.shape != tuple(parameter.shape):
-                return (
-                    f"{quoted(stored)} is {info.shape} in the checkpoint and "
-                    f"{tuple(parameter.shape)} by its config.json."
-                )
-    return ""
+        return {}
+    return {
+        name: (tuple(p.shape), [s for s in spellings(built, name) if s in source.tensors])
+        for name, p in built.named_parameters()
+    }
 
 
 def spellings(model: Any, name: str) -> tuple[str, ...]:
@@ -406,21 +391,14 @@ def spellings(model: Any, name: str) -> tuple[str, ...]:
 def has_own_names(source: ModelSource, model_class: Any, config: Any) -> bool:
     """Whether every parameter of the class is stored as a tensor of its own name and shape. Then
     loading only maps the files. A head that is tied to the embedding need not be stored."""
-    try:
-        built = _empty(model_class, config)
-    except Exception:
-        return False  # the constructor failed; loading has the message
-    others = {
-        name: tuple(parameter.shape)
-        for name, parameter in built.named_parameters()
-        if not any(
-            stored in source.tensors and source.tensors[stored].shape == tuple(parameter.shape)
-            for stored in spellings(built, name)
-        )
-    }
-    embedding = tuple(built.get_input_embeddings().weight.shape)
+    parameters = _stored_parameters(source, model_class, config)
+    others = [
+        name
+        for name, (shape, stored) in parameters.items()
+        if not any(source.tensors[s].shape == shape for s in stored)
+    ]
     tied = bool(getattr(config, "tie_word_embeddings", False))
-    return not others or (tied and list(others.values()) == [embedding])
+    return bool(parameters) and (not others or (tied and others == ["lm_head.weight"]))
 
 
 def _empty(model_class: Any, config: Any) -> Any:
@@ -433,6 +411,5 @@ def _first_line(error: Exception) -> str:
     if isinstance(error, KeyError):
         return printable(f"it knows no {error}")
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    if lines[0].endswith(":") and len(lines) > 1:
-        lines[0] += f" {lines[1].strip()}"
-    return printable(lines[0])
+    more = 2 if lines[0].endswith(":") else 1
+    return printable(" ".join(line.strip() for line in lines[:more]))

@@ -55,27 +55,26 @@ def read_text(path: str, purpose: str = "calibration") -> Text:
     place = Path(os.path.expanduser(path))
     if "\0" in path or not path.strip():
         raise UsageError(f"{quoted(path)} names no file.")
+
+    def refused(fault: str) -> UsageError:
+        return UsageError(f"{quoted(path)} {fault}; {purpose} needs a text file.")
+
     try:
         if not place.is_file():
-            kind = "a folder" if place.is_dir() else "no file" if place.exists() else "not there"
-            raise UsageError(f"{quoted(path)} is {kind}; {purpose} needs a text file.")
+            raise refused("is a folder" if place.is_dir() else "is no file")
         with place.open("rb") as stream:
             raw = stream.read(MAX_BYTES)
             partial = bool(stream.read(1))
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
-        raise UsageError(f"{quoted(path)} cannot be read: {reason}.") from error
+        raise refused(f"cannot be read: {reason}") from error
     if not raw.strip():
-        raise UsageError(f"{quoted(path)} is empty; {purpose} needs text.")
+        raise refused("is empty")
     if raw.count(0) > MOST_ZEROS * len(raw):
-        raise UsageError(
-            f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); {purpose} needs text."
-        )
+        raise refused(f"is binary (a zero byte at {raw.index(0):,})")
     try:
         # The end of what was read may cut a character in two.
         content = codecs.getincrementaldecoder("utf-8")().decode(raw, final=not partial)
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{quoted(path)} is no UTF-8 text (byte {error.start:,}); {purpose} needs text."
-        ) from error
+        raise refused(f"is no UTF-8 text (byte {error.start:,})") from error
     return Text(content, place.name, partial)

@@ -232,14 +232,14 @@ def _bounded(work: Callable[[], T], failed: str, characters: int = 0) -> T:
     Raises ModelError, which begins with `failed`.
     """
     seconds = _SECONDS + characters / _CHARACTERS_A_SECOND
-    found = in_daemon(work)
-    wait([found], seconds)
-    if not found.done():
+    answer = in_daemon(work)
+    wait([answer], seconds)
+    if not answer.done():
         raise ModelError(
             f"{failed}: it took more than {seconds:.0f} seconds, which no ordinary one does; a "
             f"regular expression in its files may have no end."
         )
-    error = found.exception()
+    error = answer.exception()
     if error is not None:
         raise ModelError(f"{failed}: {printable(str(error)[:200])}") from error
-    return found.result()
+    return answer.result()

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -47,11 +47,6 @@ _MAX_ID = 96
 #: What may pass, and how a signed address answers that has expired.
 _RETRY_STATUS = (408, 429, 500, 502, 503, 504)
 _EXPIRED = (400, 401, 403, 404, 410)
-_ADVICE = {
-    403: "ask for access on its page, and check what your token permits",
-    404: "it has no such file",
-    429: "it limits requests at the moment",
-}
 #: One of these is in every snapshot of a model that was ever used.
 _LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
 
@@ -235,8 +230,7 @@ class RemoteFile:
                 self._location = None
                 return self._receive(begin, end, data, exact)
             if status == 416:
-                state = f"ends before byte {position:,}" if position else "is empty"
-                raise ModelError(f"{quoted(self.name)} on the server {state}.")
+                raise ModelError(f"{quoted(self.name)} on the server is empty or was cut off.")
             hf_raise_for_status(reply)
             self._location = str(reply.url) if str(reply.url) != self._url else None
             first, size = self._placed(status, reply.headers)
@@ -263,10 +257,9 @@ class RemoteFile:
 
     def _placed(self, status: int, headers: Mapping[str, str]) -> tuple[int, int]:
         """Where in the file the body of a reply begins, and the size of the file."""
-        part = re.fullmatch(
-            r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})", headers.get("content-range", "")
-        )
-        whole = re.fullmatch(r"\d{1,19}", headers.get("content-length", ""))
+        said = headers.get("content-range", ""), headers.get("content-length", "")
+        part = re.fullmatch(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})", said[0])
+        whole = re.fullmatch(r"\d{1,19}", said[1])
         if status == 206 and part:
             return int(part[1]), int(part[2])
         if status == 200 and whole:
@@ -315,12 +308,11 @@ def check_settings() -> None:
         ModelError: the address of the hub is invalid, or the login token cannot be sent.
     """
     address = endpoint()
-    try:
+    good = False
+    with suppress(ValueError):
         parts = urlsplit(address)
         # Reading the port is what detects that it is invalid.
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
     if not good:
         raise ModelError(
             f"HF_ENDPOINT is {quoted(without_login(address))}, which is no address of a hub: write "
@@ -387,27 +379,18 @@ def _explained(error: BaseException, subject: str) -> ModelError:
         asked = [v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)]
         variable = asked[0] if asked else "HF_HUB_OFFLINE"
         return Unreachable(f"{name} is not in the hub cache, and {variable} forbids fetching it.")
+    log_in = "log in with `hf auth login` or set HF_TOKEN"
     if by(errors.GatedRepoError):
-        return ModelError(
-            f"{name} is gated: ask for access on its page on the hub, then log in with "
-            f"`hf auth login` or set HF_TOKEN."
-        )
+        return ModelError(f"{name} is gated: ask for access on its page on the hub, then {log_in}.")
     if by(errors.RevisionNotFoundError):
         return ModelError(f"{repo} is on the hub, but has no such revision: {name}.")
     if status == 401 and any("Invalid credentials" in str(cause) for cause in causes):
-        return ModelError(
-            f"The hub rejects the login token it was shown for {name}; log in again with "
-            f"`hf auth login`, or unset HF_TOKEN."
-        )
+        return ModelError(f"The hub rejects the login token it was shown for {name}; {log_in}.")
     if by(errors.RepositoryNotFoundError) or (status in (401, 404) and " " not in subject):
-        return Unknown(
-            f"The hub knows no model {repo}, or it is private and needs a login "
-            f"(`hf auth login`, or HF_TOKEN)."
-        )
+        return Unknown(f"The hub knows no model {repo}, or it is private: {log_in}.")
     if status >= 400:
-        advice = _ADVICE.get(status, "try again later")
         kind = ModelError if status < 500 else Unreachable
-        return kind(f"The hub answered {status} when asked for {name}: {advice}.")
+        return kind(f"The hub answered {status} when asked for {name}; try again later.")
     if isinstance(error, OSError) and error.filename and error.strerror:
         return ModelError(
             f"The hub cache cannot be used: {quoted(error.filename)}: {error.strerror}. HF_HOME "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from qtui_core.dataclass import dataclass
@@ -11,29 +12,17 @@ from qtui_core.models.tensors import TensorInfo
 
 Tensors = Mapping[str, TensorInfo]
 
-#: A tensor of codes: method, name, the weights that it unpacks to (None: unknown), its scales.
+#: A tensor of codes: method, name, the weights that it unpacks to (None: unknown), the names that
+#: its scales may have.
 Finding = tuple[str, str, int | None, list[str]]
 
 _BNB_COMPANIONS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
 #: The suffixes of a scale: after the name of the weight ("…weight" + "_scale"), and after that of
 #: its module.
-_WEIGHT_COMPANIONS = (
-    "_scale",
-    "_scale_inv",
-    "_scale_2",
-    "_zero_point",
-    "_shape",
-    "_g_idx",
-    "_global_scale",
-)
-_MODULE_COMPANIONS = (
-    "input_scale",
-    "input_zero_point",
-    "input_global_scale",
-    "output_scale",
-    "output_zero_point",
-    "activation_scale",
-)
+_WEIGHT_COMPANIONS = ("_scale", "_scale_inv", "_scale_2", "_zero_point", "_shape", "_g_idx",
+                      "_global_scale")  # fmt: skip
+_MODULE_COMPANIONS = ("input_scale", "input_zero_point", "input_global_scale", "output_scale",
+                      "output_zero_point", "activation_scale")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,28 +52,24 @@ def find_packed(
     codes: dict[str, int | None] = {}
     methods: dict[str, str] = {}
     companions: dict[str, tuple[str, ...]] = {}
-    finders: tuple[Callable[..., Iterator[Finding]], ...] = (
-        _bitsandbytes_4bit,
-        _bitsandbytes_int8,
-        _qweight,
-        _compressed,
-        _scaled,
-        _mxfp4_blocks,
+    bits = _bits(settings or {})
+    findings = chain(
+        _bitsandbytes(tensors, declared),
+        _qweight(tensors, bits),
+        _by_suffix(tensors, bits, declared),
     )
-    for finder in finders:
-        for method, name, count, found in finder(tensors, settings or {}, declared):
-            if name not in codes:
-                codes[name], methods[name] = count, method
-            companions[name] = (*companions.get(name, ()), *found)
+    for method, name, count, others in findings:
+        if name not in codes:
+            codes[name], methods[name] = count, method
+        companions[name] = (*companions.get(name, ()), *(n for n in others if n in tensors))
     if not codes:
         return None
     return Packed(Counter(methods.values()).most_common(1)[0][0], codes, methods, companions)
 
 
-def _bitsandbytes_4bit(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
-    # X: packed codes, stored with X.absmax, X.quant_map, X.quant_state.bitsandbytes__nf4.
+def _bitsandbytes(tensors: Tensors, declared: str | None) -> Iterator[Finding]:
+    # X: packed codes, stored with X.absmax, X.quant_map, X.quant_state.bitsandbytes__nf4; two a
+    # byte, whatever dtype the bytes are stored as.
     states: dict[str, str] = {}
     for name in tensors:
         base, _, kind = name.partition(".quant_state.bitsandbytes__")
@@ -93,41 +78,29 @@ def _bitsandbytes_4bit(
         elif name.endswith(".absmax"):
             states.setdefault(name.removesuffix(".absmax"), "")
     for base, kind in states.items():
-        if base not in tensors:
-            continue
-        companions = [f"{base}.{c}" for c in _BNB_COMPANIONS if f"{base}.{c}" in tensors]
-        if kind:
-            companions.append(f"{base}.quant_state.bitsandbytes__{kind}")
-        if kind not in {"nf4", "fp4"}:
-            kind = "fp4" if declared == "bitsandbytes-fp4" else "nf4"
-        # Two codes a byte, whatever dtype the bytes are stored as.
-        yield f"bitsandbytes-{kind}", base, 2 * tensors[base].nbytes, companions
-
-
-def _bitsandbytes_int8(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
+        if base in tensors:
+            others = [f"{base}.{c}" for c in _BNB_COMPANIONS]
+            others.append(f"{base}.quant_state.bitsandbytes__{kind}")
+            if kind not in ("nf4", "fp4"):
+                kind = "fp4" if declared == "bitsandbytes-fp4" else "nf4"
+            yield f"bitsandbytes-{kind}", base, 2 * tensors[base].nbytes, others
+    # X.weight of 8 bits, and X.SCB.
     for name in tensors:
         stem = name.removesuffix(".SCB")
-        weight = f"{stem}.weight"
-        if stem == name or weight not in tensors:
-            continue
-        companions = [n for n in (name, f"{stem}.weight_format") if n in tensors]
-        yield "bitsandbytes-int8", weight, tensors[weight].elements, companions
+        weight = tensors.get(f"{stem}.weight")
+        if stem != name and weight is not None:
+            others = [name, f"{stem}.weight_format"]
+            yield "bitsandbytes-int8", weight.name, weight.elements, others
 
 
-def _qweight(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
+def _qweight(tensors: Tensors, bits: int | None) -> Iterator[Finding]:
     for name, info in tensors.items():
         stem = name.removesuffix("qweight")
-        companions = [f"{stem}{c}" for c in ("qzeros", "scales", "g_idx")]
-        companions = [c for c in companions if c in tensors]
-        if stem == name or not companions:
-            continue
-        scales, zeros = tensors.get(f"{stem}scales"), tensors.get(f"{stem}qzeros")
-        method, count = _qweight_layout(info, scales, zeros, _bits(settings))
-        yield method, name, count, companions
+        others = [f"{stem}{c}" for c in ("qzeros", "scales", "g_idx")]
+        if stem != name and any(c in tensors for c in others):
+            zeros, scales = (tensors.get(c) for c in others[:2])
+            method, count = _qweight_layout(info, scales, zeros, bits)
+            yield method, name, count, others
 
 
 def _qweight_layout(
@@ -146,72 +119,47 @@ def _qweight_layout(
     return "gptq", codes.elements * 32 // bits if bits else None
 
 
-def _compressed(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
-    # X.weight_packed: dense codes in I32 words or in bytes, along the last dimension.
+def _by_suffix(tensors: Tensors, bits: int | None, declared: str | None) -> Iterator[Finding]:
     for name, info in tensors.items():
+        # X.weight_packed: dense codes in I32 words or in bytes, along the last dimension.
         weight = name.removesuffix("_packed")
-        if weight == name or not weight.endswith("weight"):
-            continue
-        bits = _bits(settings) or (4 if info.dtype == "U8" else None)
-        count = 8 * info.nbytes // bits if bits else None
-        yield "compressed-tensors", name, count, _companions(tensors, weight)
-
-
-def _scaled(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
-    # X in 8 bits, or packed in bytes, and X_scale or X_scale_inv.
+        if weight != name and weight.endswith("weight"):
+            each = bits or (4 if info.dtype == "U8" else None)
+            count = 8 * info.nbytes // each if each else None
+            yield "compressed-tensors", name, count, _companions(weight)
     for name, info in tensors.items():
-        if f"{name}_scale" not in tensors and f"{name}_scale_inv" not in tensors:
-            continue
-        companions = _companions(tensors, name)
-        if info.dtype.startswith("F8_"):
-            yield "fp8", name, info.elements, companions
-        elif info.dtype == "I8":
-            yield "int8", name, info.elements, companions
-        elif info.dtype == "U8" and f"{name}_scale_2" in tensors:
-            yield "nvfp4", name, 2 * info.elements, companions
-        elif info.dtype == "U8" and declared == "bitnet":
-            yield "bitnet", name, 4 * info.elements, companions
+        # X in 8 bits, or packed in bytes, and X_scale or X_scale_inv.
+        kind, scale = info.dtype, f"{name}_scale"
+        if scale in tensors or f"{scale}_inv" in tensors:
+            if kind.startswith("F8_") or kind == "I8":
+                method = "int8" if kind == "I8" else "fp8"
+                yield method, name, info.elements, _companions(name)
+            elif kind == "U8" and f"{scale}_2" in tensors:
+                yield "nvfp4", name, 2 * info.elements, _companions(name)
+            elif kind == "U8" and declared == "bitnet":
+                yield "bitnet", name, 4 * info.elements, _companions(name)
+        # X_blocks [..., groups, 16] of U8, X_scales [..., groups]: 32 codes in 16 bytes.
+        scales = name.removesuffix("_blocks") + "_scales"
+        if name.endswith("_blocks") and scales in tensors and kind == "U8":
+            yield "mxfp4", name, 2 * info.elements, [scales]
 
 
-def _companions(tensors: Tensors, weight: str) -> list[str]:
+def _companions(weight: str) -> list[str]:
+    """The names that a weight's scales and zero points may have."""
     module = weight.rpartition(".")[0]
     stem = f"{module}." if module else ""
     names = [f"{weight}{c}" for c in _WEIGHT_COMPANIONS]
-    names += [f"{stem}{c}" for c in _MODULE_COMPANIONS]
-    return [n for n in names if n in tensors]
-
-
-def _mxfp4_blocks(
-    tensors: Tensors, settings: Mapping[str, Any], declared: str | None
-) -> Iterator[Finding]:
-    # X_blocks [..., groups, 16] of U8, X_scales [..., groups]: 32 codes in 16 bytes.
-    for name, info in tensors.items():
-        scales = name.removesuffix("_blocks") + "_scales"
-        if name.endswith("_blocks") and scales in tensors and info.dtype == "U8":
-            yield "mxfp4", name, 2 * info.elements, [scales]
+    return names + [f"{stem}{c}" for c in _MODULE_COMPANIONS]
 
 
 def _bits(settings: Mapping[str, Any]) -> int | None:
     """Bits per weight a config names, when it names one number for all tensors."""
-    groups = settings.get("config_groups")
-    if isinstance(groups, dict):
-        found = {_group_bits(group) for group in groups.values()}
-    else:
-        found = {_bit_count(settings.get("bits", settings.get("w_bit")))}
-    return found.pop() if len(found) == 1 else None
-
-
-def _group_bits(group: Any) -> int | None:
-    weights = group.get("weights") if isinstance(group, dict) else None
-    return _bit_count(weights.get("num_bits")) if isinstance(weights, dict) else None
-
-
-def _bit_count(value: Any) -> int | None:
-    return value if type(value) is int and 1 <= value <= 32 else None
+    named = [settings.get("bits", settings.get("w_bit"))]
+    if isinstance(groups := settings.get("config_groups"), dict):
+        weights = [g.get("weights") if isinstance(g, dict) else None for g in groups.values()]
+        named = [w.get("num_bits") if isinstance(w, dict) else None for w in weights]
+    counts = {n if type(n) is int and 1 <= n <= 32 else None for n in named}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def name_of_weight(code: str) -> str:

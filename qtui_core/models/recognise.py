@@ -15,6 +15,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.models.packing import Packed, find_packed
 from qtui_core.models.quoting import named, printable
 from qtui_core.models.tensors import Role, TensorInfo
+from qtui_core.quantities import plural
 
 _TITLES = {
     "bitsandbytes-nf4": "bitsandbytes NF4",
@@ -129,20 +130,22 @@ def declared_method(settings: Mapping[str, Any] | None) -> str | None:
 
 def _refine(packed: Packed, declared: str | None) -> str:
     """The names decide between families; the config between dialects of the same names."""
-    if declared in {"gptq", "awq"} and packed.method in {"gptq", "awq"}:
-        return declared
-    if packed.method in {"fp8", "int8"} and declared in {"compressed-tensors", "fbgemm_fp8"}:
-        return declared
+    for names, dialects in (
+        (("gptq", "awq"), ("gptq", "awq")),
+        (("fp8", "int8"), ("compressed-tensors", "fbgemm_fp8")),
+    ):
+        if packed.method in names and declared in dialects:
+            return declared
     return packed.method
 
 
 def _announced(method: str, settings: Mapping[str, Any] | None, has_tensors: bool) -> str:
-    title = _TITLES.get(method, method)
+    stored = f"{_TITLES.get(method, method)}{_settings(settings)}"
     if not has_tensors:
-        return f"The config says the weights are stored as {title}{_settings(settings)}."
+        return f"The config says the weights are stored as {stored}."
     return (
-        f"The config announces {title}{_settings(settings)}, but qtui recognises no tensor as "
-        f"quantized that way; parameter counts are of stored elements."
+        f"The config announces {stored}, but qtui recognises no tensor as quantized that way; "
+        f"parameter counts are of stored elements."
     )
 
 
@@ -152,31 +155,26 @@ def _detail(
     settings: Mapping[str, Any] | None,
     tensors: Mapping[str, TensorInfo],
 ) -> str:
-    codes = packed.codes
-    known = sum(count for count in codes.values() if count is not None)
-    unknown = sum(1 for count in codes.values() if count is None)
-    elements = sum(tensors[n].elements for n, count in codes.items() if count is not None)
+    counts = {name: count for name, count in packed.codes.items() if count is not None}
+    known, unknown = sum(counts.values()), len(packed.codes) - len(counts)
+    elements = sum(tensors[name].elements for name in counts)
     title = _TITLES.get(method, method)
-    hold, pack = ("holds", "it packs") if len(codes) == 1 else ("hold", "they pack")
-    text = f"{len(codes):,} of {_counted(len(tensors))} {hold} {title} codes{_settings(settings)}: "
+    hold, pack = ("holds", "it packs") if len(packed.codes) == 1 else ("hold", "they pack")
+    of = f"{len(packed.codes):,} of {plural(len(tensors), 'tensor')}"
+    text = f"{of} {hold} {title} codes{_settings(settings)}: "
     if not known:
         return f"{text}the names do not say how many weights {pack}."
     text += f"{known:,} weights"
     if known != elements:
         text += f" packed into {elements:,} stored elements"
     if unknown:
-        text += f", and {_counted(unknown)} whose number of weights the names do not say"
+        text += f", and {plural(unknown, 'tensor')} whose number of weights the names do not say"
     return text + "."
-
-
-def _counted(tensors: int) -> str:
-    return f"{tensors:,} {'tensor' if tensors == 1 else 'tensors'}"
 
 
 def _settings(settings: Mapping[str, Any] | None) -> str:
     """The few settings people compare, in parentheses, or nothing."""
-    if settings is None:
-        return ""
+    settings = settings or {}
     words = []
     bits = settings.get("bits", settings.get("w_bit"))
     if type(bits) is int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Protocol, Self
@@ -60,10 +61,9 @@ class ModelSource:
         if self.config is None:
             return None
         names = self.config.get("architectures")
-        if isinstance(names, list) and names and isinstance(names[0], str):
-            return named(names[0])
-        kind = self.config.get("model_type")
-        return named(kind) if isinstance(kind, str) else None
+        first = names[0] if isinstance(names, list) and names else None
+        name = first if isinstance(first, str) else self.config.get("model_type")
+        return named(name) if isinstance(name, str) else None
 
     @property
     def is_configuration(self) -> bool:
@@ -83,11 +83,10 @@ class ModelSource:
     @property
     def dtypes(self) -> dict[str, int]:
         """Parameters by stored dtype, most bytes first; sums to `parameters`."""
-        nbytes: dict[str, int] = {}
-        parameters: dict[str, int] = {}
+        nbytes, parameters = Counter[str](), Counter[str]()
         for t in self.tensors.values():
-            nbytes[t.dtype] = nbytes.get(t.dtype, 0) + t.nbytes
-            parameters[t.dtype] = parameters.get(t.dtype, 0) + t.parameters
+            nbytes[t.dtype] += t.nbytes
+            parameters[t.dtype] += t.parameters
         return {d: parameters[d] for d in sorted(nbytes, key=lambda d: (-nbytes[d], d))}
 
     def tensor(self, name: str) -> TensorInfo:
@@ -129,12 +128,8 @@ class ModelSource:
         rows = rows_of(info)
         if not 0 <= start <= stop <= rows:
             raise ValueError(f"rows [{start}, {stop}) of a tensor of {rows} rows")
-        row_bytes = info.nbytes // rows if rows else 0
-        begin = info.begin + start * row_bytes
-        end = info.begin + stop * row_bytes
-        if begin == end:
-            return memoryview(b"")
-        return self.files[info.file].read(begin, end)
+        begin, end = (info.begin + row * info.nbytes // max(1, rows) for row in (start, stop))
+        return self.files[info.file].read(begin, end) if begin < end else memoryview(b"")
 
     def close(self) -> None:
         """Let go of files and connections. Rows already read stay valid."""

@@ -17,29 +17,11 @@ DESCRIBED_IN = "_described_in"
 
 #: Bits of one element by safetensors dtype tag (safetensors 0.8, `Dtype::bitsize`).
 DTYPE_BITS = {
-    "F64": 64,
-    "F32": 32,
-    "F16": 16,
-    "BF16": 16,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E8M0": 8,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F4": 4,
-    "C64": 64,
-    "I64": 64,
-    "I32": 32,
-    "I16": 16,
-    "I8": 8,
-    "U64": 64,
-    "U32": 32,
-    "U16": 16,
-    "U8": 8,
-    "BOOL": 8,
-}
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F8_E8M0": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+}  # fmt: skip
 
 #: Listed and size-checked, but not read: elements that share a byte, and complex numbers.
 UNREAD_DTYPES = frozenset({"F6_E2M3", "F6_E3M2", "F4", "C64"})
@@ -106,14 +88,10 @@ class TensorInfo:
     @property
     def reading(self) -> Reading:
         """How its dimensions become rows and columns."""
-        if len(self.shape) < 2:
-            return Reading.VECTOR
-        if len(self.shape) == 2:
-            return Reading.MATRIX
-        if len(self.shape) > 3:
-            return Reading.CONVOLUTION
+        if len(self.shape) < 3:
+            return Reading.MATRIX if len(self.shape) == 2 else Reading.VECTOR
         stacked = _looks_stacked(self.name, self.shape) if self.stacked is None else self.stacked
-        return Reading.STACK if stacked else Reading.CONVOLUTION
+        return Reading.STACK if stacked and len(self.shape) == 3 else Reading.CONVOLUTION
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -169,24 +147,20 @@ _LONGEST_KERNEL = 32
 def _looks_stacked(name: str, shape: tuple[int, ...]) -> bool:
     """Whether three dimensions are stacked matrices, by the name, and where that says nothing by
     the shape: a kernel is short, and there are more output channels than it is long."""
-    if _CONVOLUTIONS.search(name):
-        return False
-    if _STACKS.search(name):
-        return True
-    count, _, length = shape
-    return not (length <= _LONGEST_KERNEL and length < count)
+    kernel = shape[-1] <= _LONGEST_KERNEL and shape[-1] < shape[0]
+    return not _CONVOLUTIONS.search(name) and (bool(_STACKS.search(name)) or not kernel)
 
 
-def _expert_counts(config: Mapping[str, Any]) -> frozenset[int]:
+def _expert_counts(config: Mapping[str, Any]) -> set[int]:
     """Numbers of experts that a config names: num_experts, num_local_experts, n_routed_experts,
     moe_num_experts, in it or in one of its parts."""
-    found: set[int] = set()
+    counts: set[int] = set()
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= _expert_counts(value)
+            counts |= _expert_counts(value)
         elif type(value) is int and value > 1 and _EXPERTS.fullmatch(key):
-            found.add(value)
-    return frozenset(found)
+            counts.add(value)
+    return counts
 
 
 def _leading_dimensions(info: TensorInfo) -> int:

@@ -17,7 +17,13 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
-from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
+from qtui_core.packed.stored_tensors import (
+    Description,
+    Float32,
+    StoredTensors,
+    cannot_decode,
+    matrix_of,
+)
 from qtui_core.quant.codebook import LEVELS, unpack_nibbles
 
 #: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
@@ -44,14 +50,9 @@ def describe_4bit(source: ModelSource, code: str) -> Description:
 
 
 def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
-    for kind in ("nf4", "fp4"):
-        name = f"{code}.quant_state.bitsandbytes__{kind}"
-        if name in source.tensors:
-            break
-    else:
-        raise cannot_decode(source, code, "its quant_state, which holds shape and block size, "
-                                          "is missing")  # fmt: skip
-    raw = StoredTensors(source, code, ()).raw(name).tobytes()
+    stem = f"{code}.quant_state.bitsandbytes__"
+    kind = "fp4" if f"{stem}fp4" in source.tensors else "nf4"
+    raw = StoredTensors(source, code, ()).raw(f"{stem}{kind}").tobytes()
     state = load_object(raw, f"The quant_state of {code!r}", unique=False)
     shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
     if not (
@@ -120,10 +121,8 @@ def describe_int8(source: ModelSource, code: str) -> Description:
     Raises:
         ModelError: the codes are not a matrix, or not stored by rows.
     """
-    shape = source.tensors[code].shape
+    shape = matrix_of(source, code)
     form = source.tensors.get(f"{code.removesuffix('.weight')}.weight_format")
-    if len(shape) != 2:
-        raise cannot_decode(source, code, "LLM.int8() codes that are not a matrix")
     if form is not None and StoredTensors(source, code, ()).raw(form.name).any():
         raise cannot_decode(
             source,

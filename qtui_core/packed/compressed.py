@@ -25,6 +25,7 @@ from qtui_core.packed.stored_tensors import (
     Float32,
     StoredTensors,
     cannot_decode,
+    matrix_of,
 )
 
 #: The library pads a weight to whole tiles.
@@ -98,9 +99,7 @@ def _form(source: ModelSource, code: str) -> str:
 def _shape(
     source: ModelSource, code: str, settings: Mapping[str, Any], form: str
 ) -> tuple[int, ...]:
-    stored = source.tensors[code].shape
-    if len(stored) != 2:
-        raise cannot_decode(source, code, "compressed-tensors codes that are not a matrix")
+    stored = matrix_of(source, code)
     if form.endswith("4-pack-quantized"):
         return stored[0], 2 * stored[1]
     if form != "pack-quantized":
@@ -109,13 +108,8 @@ def _shape(
     # Three numbers are enough to tell that they are not two.
     shape = tuple(map(int, StoredTensors(source, code, ()).integers(name).reshape(-1)[:3]))
     bits = settings.get("num_bits")
-    whole = type(bits) is int and 1 <= bits <= 8
-    if (
-        not whole
-        or len(shape) != 2
-        or shape[0] != stored[0]
-        or -(-shape[1] * int(bits or 0) // 32) != stored[1]
-    ):
+    words = bits if type(bits) is int and 1 <= bits <= 8 else 0
+    if not words or len(shape) != 2 or (shape[0], -(-shape[1] * words // 32)) != stored:
         raise cannot_decode(
             source,
             code,
@@ -178,47 +172,35 @@ class CompressedDecoder:
                 whole = source.tensors[name].dtype in ("U8", "I8", "I32")
                 array = parts.integers(name) if whole else parts.floats(name)
                 self._tensors[f"weight{suffix}"] = array
+        of_all = self._tensors.get("weight_global_scale")
+        self._by_rows = all(
+            array.ndim == 2 and len(array) == parts.shape[0]
+            for array in self._tensors.values()
+            if array is not of_all
+        )
         self._whole: Float32 | None = None
 
     def rows(self, start: int, stop: int) -> Float32:
-        if self._by_rows():
-            return self._decode(start, stop)
+        if self._by_rows:
+            of_rows = {
+                name: array if name == "weight_global_scale" else array[start:stop]
+                for name, array in self._tensors.items()
+            }
+            return self._decode(of_rows, stop - start)
         if self._whole is None:
-            self._whole = self._decode(0, self._parts.shape[0])
+            self._whole = self._decode(self._tensors, self._parts.shape[0])
         return self._whole[start:stop]
 
-    def _by_rows(self) -> bool:
-        rows = self._parts.shape[0]
-        return all(
-            array.ndim == 2 and len(array) == rows
-            for name, array in self._tensors.items()
-            if name != "weight_global_scale"
-        )
-
-    def _decode(self, start: int, stop: int) -> Float32:
-        whole = (start, stop) == (0, self._parts.shape[0])
-        tensors = {
-            name: array if whole or name == "weight_global_scale" else array[start:stop]
-            for name, array in self._tensors.items()
-        }
+    def _decode(self, tensors: Mapping[str, Array], rows: int) -> Float32:
         if self._form == "pack-quantized":
-            tensors["weight_shape"] = np.array([stop - start, self._parts.shape[1]])
+            tensors = {**tensors, "weight_shape": np.array([rows, self._parts.shape[1]])}
         return _decompressed(tensors, self._form, self._settings)
 
 
 def _decompressed(tensors: Mapping[str, Array], form: str, settings: Mapping[str, Any]) -> Float32:
-    """Decodes a weight of a compressed-tensors checkpoint to float32.
-
-    Args:
-        tensors: the stored tensors by their names in the module (`weight_packed`,
-            `weight_scale`, …); E4M3 codes are bytes under `weight`.
-        form: compressed-tensors' name for the format they are stored in.
-        settings: the quantization arguments of the weights, from the config.
-
-    Raises:
-        MissingLibrary: compressed-tensors is not installed, or too old.
-        QtuiError: compressed-tensors refuses these tensors.
-    """
+    """The weight that compressed-tensors decodes, in float32. `tensors` are by their names in the
+    module (`weight_packed`, `weight_scale`, …), E4M3 codes as bytes; `form` is the library's name
+    for their format. Raises QtuiError if the library is missing, or refuses them."""
     with (
         importing("Reading these weights", "compressed-tensors"),
         contextlib.redirect_stderr(io.StringIO()),

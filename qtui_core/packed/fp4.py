@@ -20,10 +20,12 @@ from qtui_core.packed.stored_tensors import (
     Float32,
     StoredTensors,
     cannot_decode,
+    matrix_of,
 )
 
-#: The 16 values of E2M1, by code.
+#: The 16 values of E2M1, by code, and the two of each byte, low nibble first.
 _VALUES = np.array([decode(E2M1, code).to_float() for code in range(16)], np.float32)
+_PAIRS = np.stack([_VALUES[np.arange(256) & 15], _VALUES[np.arange(256) >> 4]], axis=1)
 _MX_BLOCK, _NV_BLOCK = 32, 16
 
 
@@ -46,10 +48,8 @@ def describe_mxfp4(source: ModelSource, code: str) -> Description:
 
 def describe_nvfp4(source: ModelSource, code: str) -> Description:
     """The shape `(out, in)` of a weight. Raises ModelError if the codes are no matrix."""
-    shape = source.tensors[code].shape
-    if len(shape) != 2:
-        raise cannot_decode(source, code, f"NVFP4 codes of shape {list(shape)} are not a matrix")
-    return Description((shape[0], 2 * shape[1]), "NVFP4", "nvfp4")
+    rows, columns = matrix_of(source, code)
+    return Description((rows, 2 * columns), "NVFP4", "nvfp4")
 
 
 class Mxfp4Decoder:
@@ -58,25 +58,24 @@ class Mxfp4Decoder:
     def __init__(self, parts: StoredTensors) -> None:
         self._blocks = parts.integers(parts.code)
         name = f"{parts.code.removesuffix('_blocks')}_scales"
-        scales = parts.integers(name)
-        if scales.shape != self._blocks.shape[:-1]:
-            raise parts.fault(f"{quoted(name)} is of shape {scales.shape}, not one for each block")
-        self._scales = scales
-        self._inputs = self._blocks.shape[-2] * _MX_BLOCK
+        self._scales = parts.integers(name)
+        shape = self._scales.shape
+        if shape != self._blocks.shape[:-1]:
+            raise parts.fault(f"{quoted(name)} is of shape {shape}, not one for each block")
 
     def rows(self, start: int, stop: int) -> Float32:
         if self._blocks.ndim == 3:
             return _mx_values(self._blocks[start:stop], self._scales[start:stop])
-        pieces = []
-        while start < stop:
-            expert, first = divmod(start, self._inputs)
-            last = min(self._inputs, first + stop - start)
-            blocks = slice(first // _MX_BLOCK, -(-last // _MX_BLOCK))
-            values = _mx_values(self._blocks[expert, :, blocks], self._scales[expert, :, blocks])
-            skipped = first - blocks.start * _MX_BLOCK
-            pieces.append(values[:, skipped : skipped + last - first].T)
-            start += last - first
-        return np.ascontiguousarray(np.concatenate(pieces))
+        # Blocks [experts, out, in/32, 16] to one block of inputs after the other: [e · in/32, out].
+        first, last = start // _MX_BLOCK, -(-stop // _MX_BLOCK)
+        groups = self._blocks.shape[2]
+        expert, group = np.divmod(np.arange(first, last), groups)
+        values = _mx_values(
+            self._blocks[expert, :, group].reshape(-1, 1, _MX_BLOCK // 2),
+            self._scales[expert, :, group].reshape(-1, 1),
+        ).reshape(last - first, -1, _MX_BLOCK)
+        rows = values.transpose(0, 2, 1).reshape(-1, values.shape[1])
+        return np.ascontiguousarray(rows[start - first * _MX_BLOCK :][: stop - start])
 
 
 class Nvfp4Decoder:
@@ -97,22 +96,14 @@ class Nvfp4Decoder:
 
     def rows(self, start: int, stop: int) -> Float32:
         scales = self._parts.float_rows(self._scale_name, start, stop) * self._whole
-        values = _values(self._codes[start:stop]).reshape(*scales.shape, _NV_BLOCK)
+        values = _PAIRS[self._codes[start:stop]].reshape(*scales.shape, _NV_BLOCK)
         values *= scales[:, :, None]
         return values.reshape(stop - start, -1)
 
 
 def _mx_values(blocks: Array, scales: Array) -> Float32:
     """The values of MXFP4 blocks uint8 `[n, g, 16]` with scales `[n, g]`: float32 `[n, 32·g]`."""
-    values = _values(np.ascontiguousarray(blocks)).reshape(*scales.shape, _MX_BLOCK)
+    values = _PAIRS[blocks].reshape(*scales.shape, _MX_BLOCK)
     values = np.ldexp(values, scales.astype(np.int32)[:, :, None] - 127)
     values[scales == 255] = np.nan
     return values.reshape(len(blocks), -1)
-
-
-def _values(packed: Array) -> Float32:
-    """The values of two codes per byte, low nibble first: uint8 `[n]` to float32 `[2·n]`."""
-    return _PAIRS[packed.reshape(-1)].reshape(-1)
-
-
-_PAIRS = np.stack([_VALUES[np.arange(256) & 15], _VALUES[np.arange(256) >> 4]], axis=1)

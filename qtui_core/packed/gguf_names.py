@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Transposed
+from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, transposed
 from qtui_core.quant.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
@@ -37,8 +36,7 @@ _EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
 _QUERY_OR_KEY = re.compile(r"\.attn_([qk])\.(weight|bias)$")
 
 
-@dataclass(frozen=True)
-class GgufPlace:
+class GgufPlace(NamedTuple):
     """Where a Hugging Face weight is stored: the name of a tensor, and for a weight of an expert
     the number of that expert in it."""
 
@@ -64,14 +62,13 @@ def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPla
         )
     blocks = (source.config or {}).get("num_hidden_layers")
     mapping = get_tensor_name_map(known[architecture], blocks if type(blocks) is int else 512)
-    found: dict[str, GgufPlace] = {}
+    places: dict[str, GgufPlace] = {}
     for name in names:
-        for candidate, expert in _candidates(name):
+        for candidate, expert in reversed(_candidates(name)):
             place = mapping.get_name(candidate, try_suffixes=(".weight", ".bias"))
             if place in source.tensors:
-                found[name] = GgufPlace(place, expert)
-                break
-    return found
+                places[name] = GgufPlace(place, expert)
+    return places
 
 
 def _candidates(name: str) -> list[tuple[str, int | None]]:
@@ -107,7 +104,7 @@ def restore(
     if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
         return LessOne(rows)
     if is_transposed(name, source):
-        return Transposed(rows)
+        return transposed(rows)
     return rows
 
 

@@ -34,7 +34,7 @@ from qtui_core.packed.stored_tensors import (
     Float32,
     StoredTensors,
     cannot_decode,
-    matrix_shape,
+    matrix_of,
 )
 
 UInt8 = NDArray[np.uint8]
@@ -54,15 +54,10 @@ def describe_awq(source: ModelSource, code: str) -> Description:
     settings = quantization_config(source.config) or {}
     version = settings.get("version", "gemm")
     bits = settings.get("bits", settings.get("w_bit", 4))
-    if bits != 4:
-        raise cannot_decode(
-            source, code, f"AWQ codes of {quoted(bits)} bits; the format is defined for 4"
-        )
-    if not isinstance(version, str) or version.lower() != "gemm":
-        raise cannot_decode(
-            source, code, f"AWQ in the packing {quoted(version)}; qtui decodes gemm"
-        )
-    inputs, words = matrix_shape(source, code)
+    if bits != 4 or not isinstance(version, str) or version.lower() != "gemm":
+        stored = f"AWQ codes of {quoted(bits)} bits in the packing {quoted(version)}"
+        raise cannot_decode(source, code, f"{stored}; qtui decodes 4 bits in gemm")
+    inputs, words = matrix_of(source, code)
     granularity = _granularity(source, code, inputs)
     rule = "full" if settings.get("zero_point") is False else "asym"
     return Description(
@@ -134,7 +129,7 @@ def describe_gptq(source: ModelSource, code: str) -> Description:
     """
     settings = quantization_config(source.config) or {}
     bits = _bits(source, code)
-    rows, columns = matrix_shape(source, code)
+    rows, columns = matrix_of(source, code)
     inputs = 32 * rows // bits
     granularity = _granularity(source, code, inputs)
     rule = "asym" if settings.get("sym") is False else "full"
@@ -157,16 +152,17 @@ def _bits(source: ModelSource, code: str) -> int:
         if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
             bits = 32 * zeros.shape[1] // scales.shape[1]
     if type(bits) is not int or bits not in BITS:
-        told = "of an unknown number of bits" if bits is None else f"of {quoted(bits)} bits"
-        raise cannot_decode(source, code, f"GPTQ codes {told}; qtui decodes 2, 3, 4 and 8")
+        raise cannot_decode(
+            source, code, f"GPTQ codes of {bits!s:.20} bits; qtui decodes 2, 3, 4 and 8"
+        )
     return bits
 
 
 def _settings_of(settings: Mapping[str, Any], stem: str) -> Mapping[str, Any]:
     """The settings of one module in GPTQModel's `dynamic` rules; only exact names are matched."""
     dynamic = settings.get("dynamic")
-    found = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
-    return found if isinstance(found, dict) else {}
+    own = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
+    return own if isinstance(own, dict) else {}
 
 
 class GptqDecoder:

@@ -76,10 +76,7 @@ class StoredTensors:
         stored = "u1" if info.dtype.startswith("F8_") else _INTEGERS.get(info.dtype)
         if stored is None:
             raise self.fault(f"{quoted(name)} holds {info.dtype} where integers are expected")
-        if name not in self._kept:
-            raw = self.source.read_rows(name, 0, rows_of(info))
-            self._kept[name] = np.frombuffer(raw, stored).reshape(info.shape)
-        return self._kept[name]
+        return self.raw(name).view(stored).reshape(info.shape)
 
     def words(self, name: str) -> Array:
         """A stored matrix of 32-bit words with packed codes, `[n, m]`. Read-only."""
@@ -94,11 +91,10 @@ class StoredTensors:
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The stored bytes of a tensor of any dtype, `[nbytes]`."""
         info = self.info(name)
-        key = f"bytes {name}"
-        if key not in self._kept:
+        if name not in self._kept:
             raw = self.source.read_rows(name, 0, rows_of(info))
-            self._kept[key] = np.frombuffer(raw, np.uint8)
-        return self._kept[key]
+            self._kept[name] = np.frombuffer(raw, np.uint8)
+        return self._kept[name]
 
     def floats(self, name: str) -> Float32:
         """A stored tensor as float32 in its own shape."""
@@ -119,14 +115,14 @@ class StoredTensors:
         return cannot_decode(self.source, self.code, sentence)
 
 
-def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
-    """The error for a weight that cannot be decoded. Its sentence begins with the weight."""
-    return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")
-
-
-def matrix_shape(source: ModelSource, code: str) -> tuple[int, int]:
+def matrix_of(source: ModelSource, code: str) -> tuple[int, int]:
     """The stored shape of a tensor of codes. Raises ModelError if it is not a matrix."""
     shape = source.tensors[code].shape
     if len(shape) != 2:
         raise cannot_decode(source, code, f"its codes are of shape {list(shape)}, not a matrix")
     return shape[0], shape[1]
+
+
+def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
+    """The error for a weight that cannot be decoded. Its sentence begins with the weight."""
+    return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")

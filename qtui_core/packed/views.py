@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from qtui_core.packed.stored_tensors import Float32
@@ -57,30 +59,30 @@ class OneOfMany:
         return self._stored.rows(self._first + start, self._first + stop)
 
 
-class Transposed:
-    """The transpose of a weight, which is decoded whole at the first read and kept."""
+class KeptWhole:
+    """Other rows of a weight, which is decoded whole at the first read and kept: those that
+    `change` makes of the decoded rows."""
 
-    def __init__(self, stored: RowSource) -> None:
-        self.shape = (stored.shape[1], stored.shape[0])
+    def __init__(
+        self, stored: RowSource, shape: tuple[int, ...], change: Callable[[Float32], Float32]
+    ) -> None:
+        self.shape = shape
         self._stored = stored
+        self._change = change
         self._whole: Float32 | None = None
 
     def rows(self, start: int, stop: int) -> Float32:
         if self._whole is None:
-            self._whole = self._stored.rows(0, self._stored.shape[0]).T
+            self._whole = self._change(self._stored.rows(0, self._stored.shape[0]))
         return np.ascontiguousarray(self._whole[start:stop])
 
 
-class Reshaped:
-    """The same elements in rows of another length, decoded whole at the first read and kept: for
-    small tensors whose shapes differ only in dimensions of size one."""
+def transposed(stored: RowSource) -> KeptWhole:
+    """The transpose of a weight."""
+    return KeptWhole(stored, stored.shape[::-1], np.transpose)
 
-    def __init__(self, stored: RowSource, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self._stored = stored
-        self._whole: Float32 | None = None
 
-    def rows(self, start: int, stop: int) -> Float32:
-        if self._whole is None:
-            self._whole = self._stored.rows(0, self._stored.shape[0]).reshape(self.shape)
-        return self._whole[start:stop]
+def reshaped(stored: RowSource, shape: tuple[int, ...]) -> KeptWhole:
+    """The same elements in rows of another length: for small tensors whose shapes differ only in
+    dimensions of size one."""
+    return KeptWhole(stored, shape, lambda values: values.reshape(shape))

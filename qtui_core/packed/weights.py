@@ -16,16 +16,7 @@ from qtui_core.models.files.gguf import ggml_type
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import declared_method, quantization_config
-from qtui_core.packed.bitsandbytes import (
-    FourBitDecoder,
-    Int8Decoder,
-    describe_4bit,
-    describe_int8,
-)
-from qtui_core.packed.compressed import CompressedDecoder, describe_compressed
-from qtui_core.packed.fp4 import Mxfp4Decoder, Nvfp4Decoder, describe_mxfp4, describe_nvfp4
-from qtui_core.packed.integers import AwqDecoder, GptqDecoder, describe_awq, describe_gptq
-from qtui_core.packed.scaled import ScaledDecoder, describe_scaled
+from qtui_core.packed import bitsandbytes, compressed, fp4, integers, scaled
 from qtui_core.packed.stored_tensors import (
     Decoder,
     Description,
@@ -39,16 +30,16 @@ Describe = Callable[[ModelSource, str], Description]
 #: For each method in `QuantizationInfo.methods`: the function that describes a weight, and the
 #: class that decodes it.
 _METHODS: dict[str, tuple[Describe, Callable[[StoredTensors], Decoder]]] = {
-    "bitsandbytes-nf4": (describe_4bit, FourBitDecoder),
-    "bitsandbytes-fp4": (describe_4bit, FourBitDecoder),
-    "bitsandbytes-int8": (describe_int8, Int8Decoder),
-    "gptq": (describe_gptq, GptqDecoder),
-    "awq": (describe_awq, AwqDecoder),
-    "compressed-tensors": (describe_compressed, CompressedDecoder),
-    "fp8": (describe_scaled, ScaledDecoder),
-    "int8": (describe_scaled, ScaledDecoder),
-    "mxfp4": (describe_mxfp4, Mxfp4Decoder),
-    "nvfp4": (describe_nvfp4, Nvfp4Decoder),
+    "bitsandbytes-nf4": (bitsandbytes.describe_4bit, bitsandbytes.FourBitDecoder),
+    "bitsandbytes-fp4": (bitsandbytes.describe_4bit, bitsandbytes.FourBitDecoder),
+    "bitsandbytes-int8": (bitsandbytes.describe_int8, bitsandbytes.Int8Decoder),
+    "gptq": (integers.describe_gptq, integers.GptqDecoder),
+    "awq": (integers.describe_awq, integers.AwqDecoder),
+    "compressed-tensors": (compressed.describe_compressed, compressed.CompressedDecoder),
+    "fp8": (scaled.describe_scaled, scaled.ScaledDecoder),
+    "int8": (scaled.describe_scaled, scaled.ScaledDecoder),
+    "mxfp4": (fp4.describe_mxfp4, fp4.Mxfp4Decoder),
+    "nvfp4": (fp4.describe_nvfp4, fp4.Nvfp4Decoder),
 }
 
 #: The scheme closest to each type of GGUF block. K types search for good scales and round them to
@@ -112,17 +103,9 @@ class LogicalWeight:
     @property
     def info(self) -> TensorInfo:
         """The decoded weight described as a tensor."""
+        readable, stacked = self.fault is None, self.stacked
         return TensorInfo(
-            name=self.name,
-            dtype="F32",
-            shape=self.shape,
-            parameters=0,
-            nbytes=0,
-            file="",
-            begin=0,
-            end=0,
-            readable=self.fault is None,
-            stacked=self.stacked,
+            self.name, "F32", self.shape, 0, 0, "", 0, 0, readable=readable, stacked=stacked
         )
 
 
@@ -193,25 +176,18 @@ def open_weight(source: ModelSource, weight: LogicalWeight) -> WeightReader:
     """A reader for one weight of `source`. Raises what `WeightReader.rows` raises."""
     if weight.fault is not None:
         raise ModelError(weight.fault)
-    if weight.kind in _METHODS:
-        decoder = _METHODS[weight.kind][1](StoredTensors(source, weight.stored, weight.shape))
-        return WeightReader(weight, decoder)
-    return WeightReader(weight, RowReader(source, weight.stored))
+    if weight.kind not in _METHODS:
+        return WeightReader(weight, RowReader(source, weight.stored))
+    parts = StoredTensors(source, weight.stored, weight.shape)
+    return WeightReader(weight, _METHODS[weight.kind][1](parts))
 
 
 def _plain(source: ModelSource, info: TensorInfo) -> LogicalWeight:
-    fault = None
-    if not info.readable:
-        stored = f"it is stored as {info.dtype}, which qtui lists but does not read"
-        fault = str(cannot_decode(source, info.name, stored))
+    stored = f"it is stored as {info.dtype}, which qtui lists but does not read"
+    fault = None if info.readable else str(cannot_decode(source, info.name, stored))
+    stacked = info.reading is Reading.STACK
     return LogicalWeight(
-        info.name,
-        info.shape,
-        info.name,
-        info.nbytes,
-        info.dtype,
-        fault=fault,
-        stacked=info.reading is Reading.STACK,
+        info.name, info.shape, info.name, info.nbytes, info.dtype, fault=fault, stacked=stacked
     )
 
 

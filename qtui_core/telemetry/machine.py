@@ -52,19 +52,10 @@ class Machine:
         return _least(self.memory_available, self.memory_limit)
 
     PRINTED = (
-        "system",
-        "kernel",
-        "architecture",
-        "python",
-        "python_path",
-        "processor",
-        "instructions",
-        "cores",
-        "threads",
-        ("memory_total_bytes", "memory_total"),
-        ("memory_available_bytes", "memory_available"),
-        ("memory_limit_bytes", "memory_limit"),
-    )
+        "system", "kernel", "architecture", "python", "python_path", "processor", "instructions",
+        "cores", "threads", ("memory_total_bytes", "memory_total"),
+        ("memory_available_bytes", "memory_available"), ("memory_limit_bytes", "memory_limit"),
+    )  # fmt: skip
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
@@ -73,7 +64,8 @@ def read_machine(root: Path = Path("/")) -> Machine:
     processor = _fields(root / "proc/cpuinfo")
     flags = processor.get("flags", processor.get("Features", "")).split()
     return Machine(
-        system=_system_name(root),
+        system=_fields(root / "etc/os-release", "=").get("PRETTY_NAME", "").strip("\"'")
+        or platform.system(),
         kernel=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),
         python=platform.python_version(),
@@ -103,23 +95,11 @@ def _least(*amounts: int | None) -> int | None:
     return min((each for each in amounts if each is not None), default=None)
 
 
-def _fields(path: Path) -> dict[str, str]:
-    """The fields of a file of `/proc` with lines `name: value`; of repeated names the first. Empty
-    if the file is missing."""
-    fields: dict[str, str] = {}
-    for line in _text(path).splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())
-    return fields
-
-
-def _system_name(root: Path) -> str:
-    for line in _text(root / "etc/os-release").splitlines():
-        name, _, value = line.partition("=")
-        if name == "PRETTY_NAME":
-            return value.strip().strip("\"'")
-    return platform.system()
+def _fields(path: Path, mark: str = ":") -> dict[str, str]:
+    """The fields of a file with lines `name: value`; of repeated names the first. Empty if the file
+    is missing."""
+    pairs = [line.partition(mark) for line in reversed(_text(path).splitlines()) if mark in line]
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _kilobytes(text: str | None) -> int | None:

@@ -1,4 +1,5 @@
-"""What NVML reports of one GPU at a moment, and the resident memory of a process.
+"""What NVML reports of the GPUs of this machine and of their driver at a moment, and the resident
+memory of a process. A machine without a driver has no GPUs.
 
 Each value may be None by itself: a MIG slice has no utilisation, a chip with unified memory has no
 memory of its own, a container hides processes, and WSL and WDDM do not report the memory of a
@@ -107,18 +108,14 @@ class DeviceReader:
         if self._nvml is not None:
             if uuid is None:
                 self._handle = answer(self._nvml, "nvmlDeviceGetHandleByIndex", index)
-            else:
-                self._handle = self._handle_of(uuid)
-                number = answer(self._nvml, "nvmlDeviceGetIndex", self._handle)
-                self.label = self.label if number is None else str(number)
-
-    def _handle_of(self, uuid: str) -> Any:
-        names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
-        for name in names:
-            handle = answer(self._nvml, "nvmlDeviceGetHandleByUUID", name)
-            if handle is not None:
-                return handle
-        return None
+                return
+            known = uuid.startswith(("GPU-", "MIG-"))
+            for name in (uuid,) if known else (f"GPU-{uuid}", f"MIG-{uuid}"):
+                self._handle = answer(self._nvml, "nvmlDeviceGetHandleByUUID", name)
+                if self._handle is not None:
+                    break
+            number = answer(self._nvml, "nvmlDeviceGetIndex", self._handle)
+            self.label = self.label if number is None else str(number)
 
     def __enter__(self) -> Self:
         return self
@@ -142,56 +139,91 @@ class DeviceReader:
 def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
     """Every GPU at this moment, each followed by its MIG slices; empty without a driver.
 
-    No process memory is read: this process need not use any of the GPUs.
+    No process memory is read: this process need not use any of the GPUs. `nvml` is the module for
+    NVML (nvidia-ml-py, imported as `pynvml`); tests pass their own.
     """
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
-    found = []
+    readings = []
     try:
         for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
             handle, error = answer_or_error(nvml, "nvmlDeviceGetHandleByIndex", index)
             if handle is None:
-                found.append(DeviceReading(str(index), lost=error == GPU_IS_LOST))
+                readings.append(DeviceReading(str(index), lost=error == GPU_IS_LOST))
                 continue
-            device = read_handle(nvml, handle, str(index))
-            found.append(device)
-            if device.mig:
-                found += _slices(nvml, handle, index)
+            readings.append(read_handle(nvml, handle, str(index)))
+            most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) if readings[-1].mig else 0
+            for number in range(most or 0):  # the most slices that are possible
+                part = answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+                if part is not None:
+                    readings.append(read_handle(nvml, part, f"{index}:{number}"))
     finally:
         answer(nvml, "nvmlShutdown")
-    return tuple(found)
+    return tuple(readings)
 
 
-def _slices(nvml: Any, handle: Any, index: int) -> list[DeviceReading]:
-    found = []
-    for number in range(answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        part = answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        if part is not None:  # the most slices that are possible; there may be fewer
-            found.append(read_handle(nvml, part, f"{index}:{number}"))
-    return found
+@dataclass(frozen=True)
+class GpuReading:
+    """One GPU. Memory is in bytes; what is used is that of all processes on it, not only this one.
+    None means that the driver does not report the value."""
+
+    index: int
+    name: str | None
+    memory_used: int | None
+    memory_total: int | None
+
+    PRINTED = ("index", "name", ("memory_used_bytes", "memory_used"),
+               ("memory_total_bytes", "memory_total"))  # fmt: skip
+
+
+def read_devices(nvml: Any = None) -> tuple[GpuReading, ...]:
+    """Every GPU that the driver reports, in its order, without MIG slices."""
+    return tuple(
+        GpuReading(int(reading.label), reading.name, reading.memory_used, reading.memory_total)
+        for reading in read_all(nvml)
+        if reading.label.isdecimal()
+    )
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The driver, and the newest CUDA version that it supports, as (major, minor)."""
+
+    version: str | None
+    cuda: tuple[int, int] | None
+
+
+def read_driver(nvml: Any = None) -> Driver | None:
+    """The driver of the GPUs; None if there is none."""
+    nvml = start_nvml(nvml)
+    if nvml is None:
+        return None
+    version = answer(nvml, "nvmlSystemGetDriverVersion")
+    cuda = answer(nvml, "nvmlSystemGetCudaDriverVersion")
+    answer(nvml, "nvmlShutdown")
+    # NVML gives version 13.1 as 13010.
+    pair = None if cuda is None else (int(cuda) // 1000, int(cuda) % 1000 // 10)
+    return Driver(text(version), pair)
 
 
 def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
     """The state of the device with this NVML handle; NVML must be open. `pid` is a process known to
     be on the device, whose memory is read separately."""
     memory, error = memory_of(nvml, handle)
-    total = None if memory is None else int(memory.total)
-    unified = None if memory is None and error != NOT_SUPPORTED else not total
-    if unified:
-        memory = total = None
-    reserved = getattr(memory, "reserved", None)
+    unified = None if memory is None and error != NOT_SUPPORTED else not (memory and memory.total)
+    memories: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
+    if memory is not None and not unified:
+        reserved = getattr(memory, "reserved", None)
+        memories = int(memory.used), int(memory.free), int(memory.total), _whole(reserved)
     processes = _processes(nvml, handle)
     own, basis = (None, "") if pid is None else own_memory(processes, pid)
     rates = answer(nvml, "nvmlDeviceGetUtilizationRates", handle)
     mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
     return DeviceReading(
-        label=label,
-        name=text(answer(nvml, "nvmlDeviceGetName", handle)),
-        memory_used=None if memory is None else int(memory.used),
-        memory_free=None if memory is None else int(memory.free),
-        memory_total=total,
-        memory_reserved=None if reserved is None else int(reserved),
+        label,
+        text(answer(nvml, "nvmlDeviceGetName", handle)),
+        *memories,
         process_memory=own,
         process_basis=basis,
         gpu_percent=None if rates is None else int(rates.gpu),
@@ -211,20 +243,19 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
 
 def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
     """The compute and the graphics processes; one that is both counts as compute."""
-    found: dict[int, ProcessReading] = {}
-    told = False
+    processes: dict[int, ProcessReading] = {}
+    listed = False
     for kind in ("compute", "graphics"):
         question = f"nvmlDeviceGet{kind.capitalize()}RunningProcesses"
         rows = answer(nvml, question, handle)
         if rows is None:  # a driver before 510 with a newer module
             rows = answer(nvml, f"{question}_v2", handle)
-        told = told or rows is not None
+        listed = listed or rows is not None
         for row in rows or ():
             name = text(answer(nvml, "nvmlSystemGetProcessName", row.pid))
-            used = row.usedGpuMemory
-            reading = ProcessReading(int(row.pid), kind, name, None if used is None else int(used))
-            found.setdefault(reading.pid, reading)
-    return tuple(found.values()) if told else None
+            reading = ProcessReading(int(row.pid), kind, name, _whole(row.usedGpuMemory))
+            processes.setdefault(reading.pid, reading)
+    return tuple(processes.values()) if listed else None
 
 
 def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[int | None, str]:
@@ -234,13 +265,11 @@ def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[
     NVML gives the host's process numbers, which are different ones inside a container. So if no
     number matches, the only compute process on the device is taken to be this one.
     """
-    computing = [each for each in processes or () if each.kind == "compute"]
-    for each in processes or ():
-        if each.pid == pid:
-            return each.memory, "" if each.memory is None else BY_PID
-    if len(computing) == 1 and computing[0].memory is not None:
-        return computing[0].memory, BY_BEING_ALONE
-    return None, ""
+    own = [process.memory for process in processes or () if process.pid == pid]
+    alone = [process.memory for process in processes or () if process.kind == "compute"]
+    if own:
+        return own[0], "" if own[0] is None else BY_PID
+    return (alone[0], BY_BEING_ALONE) if len(alone) == 1 and alone[0] is not None else (None, "")
 
 
 def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tuple[int | None, str]:
@@ -253,6 +282,10 @@ def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tup
     if reading.memory_used is None or others is None:
         return None, ""
     return max(0, reading.memory_used - others), "more in use than before"
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _thousandths(value: int | None) -> float | None:

@@ -228,7 +228,7 @@ def test_a_baseline_of_another_plan_is_told_and_held(qtui, tmp_path):
     assert done.returncode == 1
     assert "peak_allocated_bytes" in done.stderr
     assert "0.1% is allowed" in done.stderr
-    assert "The baseline has another plan: batch 1, here 2." in done.stdout
+    assert "The baseline has another plan." in done.stdout
 
 
 def test_rows_of_only_one_report_are_told(qtui, tmp_path):
@@ -347,7 +347,7 @@ def test_exit_codes_of_the_real_program(qtui_process):
         assert qtui_process("memory", "demo", *args).returncode == code
 
 
-def test_a_figure_in_another_unit_is_no_failure():
+def test_a_figure_of_another_objective_is_not_there():
     """An assignment that is chosen by the model has an error in nats, and no decibels."""
     row = {"sqnr_db": None, "relative_error": None, "kl_sum": 0.25, "weighed_by": "kl"}
     nats = {"model": "demo", "sensitivity": row}
@@ -360,12 +360,7 @@ def test_a_figure_in_another_unit_is_no_failure():
 
     assert gates("kl_sum>0.2").judge(nats).sentence.startswith("1 row failed: sensitivity has kl_s")
     assert not gates("kl_sum>0.3").judge(nats).fallen
-    for limit, data, words in (
-        ("sqnr<20", nats, "the report has kl_sum and no sqnr_db, as its objective is kl. Limit kl"),
-        ("error>0.1", nats, "the report has kl_sum and no relative_error"),
-        ("kl_sum>1", decibels, "has relative_error and no kl_sum, as its objective is weights"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            gates(limit).judge(data)
+    for limit, data in (("sqnr<20", nats), ("error>0.1", nats), ("kl_sum>1", decibels)):
+        assert "so that" in gates(limit).judge(data).sentence
     with pytest.raises(UsageError, match="has another weighed_by"):
         gates(baseline=decibels).judge(nats)

@@ -20,8 +20,8 @@ from qtui_core.conformance.convention import (
     Outcome,
     Verdict,
 )
-from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
+from qtui_core.telemetry.readings import Driver, GpuReading
 
 TERMINAL = Terminal(120, 40, "xterm-256color", "", False, Depth.C256, True, "utf-8", None, False)
 MACHINE = Machine(

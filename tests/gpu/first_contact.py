@@ -147,9 +147,8 @@ def grid_parts(folder: Path) -> Iterator[Part]:
 
 def do_nvml(device: str, folder: Path) -> Any:
     """All that NVML answers, and the error of what it does not."""
-    from qtui_core.telemetry.device import read_devices, read_driver
     from qtui_core.telemetry.nvml import answer_or_error, start_nvml
-    from qtui_core.telemetry.readings import DeviceReader, read_all
+    from qtui_core.telemetry.readings import DeviceReader, read_all, read_devices, read_driver
     from qtui_core.training.run.placement import gpus
 
     found: dict[str, Any] = {
@@ -268,7 +267,7 @@ def _interrupted(
 
 
 def _used() -> int | None:
-    from qtui_core.telemetry.device import read_devices
+    from qtui_core.telemetry.readings import read_devices
 
     found = read_devices()
     return found[0].memory_used if found else None
@@ -560,7 +559,7 @@ def main() -> None:
 
 
 def _total() -> int | None:
-    from qtui_core.telemetry.device import read_devices
+    from qtui_core.telemetry.readings import read_devices
 
     found = read_devices()
     return found[0].memory_total if found else None

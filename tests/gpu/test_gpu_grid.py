@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpu.grid import BOUNDS, CASES, Case, run
 
-from qtui_core.telemetry.device import read_devices
+from qtui_core.telemetry.readings import read_devices
 
 pytestmark = [
     pytest.mark.gpu,

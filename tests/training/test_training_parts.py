@@ -24,7 +24,7 @@ from qtui_core.memory.replay.record import (
     by_lifetime,
     rounded,
 )
-from qtui_core.telemetry.device import read_devices
+from qtui_core.telemetry.readings import read_devices
 from qtui_core.training.limits import (
     RUN_LIMITS,
     TRACE_LIMITS,

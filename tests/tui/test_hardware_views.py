@@ -31,7 +31,7 @@ from qtui_core.roofline.hierarchy import hierarchy
 from qtui_core.roofline.operation import Operation, Roofs, place
 from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.roofline.step import operations_of
-from qtui_core.telemetry.device import GpuReading
+from qtui_core.telemetry.readings import GpuReading
 
 
 def filled(**changes: Any) -> HardwareShown:

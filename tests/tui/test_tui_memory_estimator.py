@@ -31,7 +31,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, parameter_count
 from qtui_core.models import open_model
-from qtui_core.telemetry.device import GpuReading
+from qtui_core.telemetry.readings import GpuReading
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 PLAN = RunPlan(batch=2, sequence=512)

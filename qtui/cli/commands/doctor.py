@@ -46,8 +46,8 @@ def command(
     from qtui.report.surroundings import Surroundings
     from qtui_core.conformance.catalogue import LIBRARIES, find_library
     from qtui_core.errors import UsageError
-    from qtui_core.telemetry.device import read_devices, read_driver
     from qtui_core.telemetry.machine import read_machine
+    from qtui_core.telemetry.readings import read_devices, read_driver
 
     if libraries and no_conformance:
         raise UsageError("--library checks a library and --no-conformance none: choose one.")

@@ -27,7 +27,7 @@ from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.telemetry.device import read_driver
+from qtui_core.telemetry.readings import read_driver
 from qtui_core.training.measuring.calibration import GpuMeasurement
 from qtui_core.training.run.placement import NoGpu, place
 from qtui_core.training.run.request import RunRequest

@@ -34,7 +34,7 @@ from qtui_core.memory.estimate import Estimate, estimate, estimate_peaks, quick_
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, stored_of
 from qtui_core.memory.replay.timeline import Peaks, stacked
 from qtui_core.memory.shape.model_shape import parameter_count
-from qtui_core.telemetry.device import read_devices
+from qtui_core.telemetry.readings import read_devices
 
 
 def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts:

@@ -11,7 +11,7 @@ from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import parameter_count
 from qtui_core.models import ModelSource
-from qtui_core.telemetry.device import read_devices
+from qtui_core.telemetry.readings import read_devices
 
 
 def open_model(session: Session, task: Task[ModelRequest]) -> ModelIndex:

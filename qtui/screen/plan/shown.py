@@ -13,7 +13,7 @@ from qtui_core.memory.advice.cases import Figure, WorkedCase
 from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, within_positions
 from qtui_core.quantities import format_bytes
-from qtui_core.telemetry.device import GpuReading as LiveDevice
+from qtui_core.telemetry.readings import GpuReading as LiveDevice
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, on_cpu
 
 #: The tokens of a sequence where nobody chose a length.

@@ -12,17 +12,9 @@ from pathlib import Path
 
 #: Not prose or code a person wrote for reading: tests, generated tables, vendored copies.
 SKIPPED_FOLDERS = frozenset(
-    {
-        "site-packages",
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "encodings",
-        "ensurepip",
-        "__pycache__",
-    }
-)
+    ("site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "ensurepip",
+     "__pycache__")
+)  # fmt: skip
 SKIPPED_FILES = frozenset({"pydoc_data/topics.py"})
 HELD_BACK_ONE_IN = 24
 

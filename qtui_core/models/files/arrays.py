@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +20,17 @@ from qtui_core.models.tensors import row_elements, rows_of
 Float32 = NDArray[np.float32]
 
 _FLOAT8 = {
-    "F8_E4M3": E4M3,
-    "F8_E5M2": E5M2,
-    "F8_E4M3FNUZ": E4M3FNUZ,
-    "F8_E5M2FNUZ": E5M2FNUZ,
+    "F8_E4M3": E4M3, "F8_E5M2": E5M2, "F8_E4M3FNUZ": E4M3FNUZ, "F8_E5M2FNUZ": E5M2FNUZ,
     "F8_E8M0": E8M0,
-}
+}  # fmt: skip
 
 #: Elements converted at a time where numpy needs scratch memory.
 _PIECE = 1 << 18
 
 _NUMPY = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "u1",
-}
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
+}  # fmt: skip
 
 
 def read_float32(
@@ -78,18 +66,16 @@ def decoder(dtype: str) -> Callable[[memoryview], Float32]:
     Raises:
         ModelError: the dtype is not read.
     """
+    if dtype in _FLOAT8:
+        return partial(_from_float8, _float8_table(dtype))
+    if dtype in _NUMPY:
+        return partial(_from_numpy, np.dtype(_NUMPY[dtype]))
+    if ggml_type(dtype) is not None:
+        return partial(_from_ggml, dtype)
     if dtype == "BF16":
         return _from_bfloat16
     if dtype == "BOOL":
         return lambda raw: (np.frombuffer(raw, np.uint8) != 0).astype(np.float32)
-    if dtype in _FLOAT8:
-        table = _float8_table(dtype)
-        return lambda raw: _from_float8(raw, table)
-    if ggml_type(dtype) is not None:
-        return lambda raw: _from_ggml(raw, dtype)
-    if dtype in _NUMPY:
-        stored = np.dtype(_NUMPY[dtype])
-        return lambda raw: _from_numpy(raw, stored)
     raise ModelError(f"{quoted(dtype)} is a dtype qtui lists but does not read.")
 
 
@@ -100,26 +86,22 @@ def _from_bfloat16(raw: memoryview) -> Float32:
     return words.view(np.float32)
 
 
-def _from_numpy(raw: memoryview, stored: np.dtype) -> Float32:
+def _from_numpy(stored: np.dtype, raw: memoryview) -> Float32:
     # Overflow to infinity is the documented result, and NaN is data, not a mistake.
     with np.errstate(over="ignore", invalid="ignore"):
         return np.frombuffer(raw, stored).astype(np.float32)
 
 
-def _from_ggml(raw: memoryview, dtype: str) -> Float32:
+def _from_ggml(dtype: str, raw: memoryview) -> Float32:
     """Whole blocks of a GGUF tensor, decoded by the gguf library, which owns these formats."""
     with importing(f"Reading {dtype} blocks", "gguf"):
         from gguf import GGMLQuantizationType, quants
-    kind = getattr(GGMLQuantizationType, dtype, None)
-    if kind is None:
-        raise UsageError(f"The installed gguf library does not know {dtype}: pip install -U gguf.")
-    size = BY_NAME[dtype].nbytes
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, size)
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, BY_NAME[dtype].nbytes)
     try:
         # Scales that are NaN or infinite are data: their blocks become that.
         with np.errstate(all="ignore"):
-            values = quants.dequantize(blocks, kind)
-    except NotImplementedError as error:
+            values = quants.dequantize(blocks, GGMLQuantizationType[dtype])
+    except (KeyError, NotImplementedError) as error:
         raise UsageError(
             f"The installed gguf library does not decode {dtype}: pip install -U gguf."
         ) from error
@@ -133,7 +115,7 @@ def _float8_table(dtype: str) -> Float32:
     return np.array([decode(format_, code).to_float() for code in range(256)], np.float32)
 
 
-def _from_float8(raw: memoryview, table: Float32) -> Float32:
+def _from_float8(table: Float32, raw: memoryview) -> Float32:
     codes = np.frombuffer(raw, np.uint8)
     values = np.empty(codes.size, np.float32)
     # In pieces, because numpy widens the codes to 8 bytes each to index with them.

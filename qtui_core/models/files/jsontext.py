@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from qtui_core.errors import ModelError
@@ -21,11 +22,7 @@ class _Duplicate(ValueError):
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _Duplicate(key)
-            seen.add(key)
+        raise _Duplicate(Counter(key for key, _ in pairs).most_common(1)[0][0])
     return result
 
 

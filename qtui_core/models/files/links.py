@@ -6,7 +6,6 @@ Whoever packs a model may put links in it, so opening it must not lead anywhere 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from qtui_core.errors import ModelError
@@ -47,18 +46,10 @@ def followed(folder: Path, name: str, chosen: Path | None = None) -> Path:
 def check_tokenizer_links(folder: Path) -> None:
     """Raises ModelError if a file that a tokenizer may be read from is a link that leads out of
     the folder of the model."""
-    for name in _names(folder):
-        if name.lower().endswith(_TOKENIZER_ENDS):
-            followed(folder, name)
-    for name in _names(folder / _TEMPLATES):
-        followed(folder, f"{_TEMPLATES}/{name}")
-
-
-def _names(folder: Path) -> Iterable[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return ()  # nothing can be read from it either
+    for place, ends in ((folder, _TOKENIZER_ENDS), (folder / _TEMPLATES, ("",))):
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            if name.lower().endswith(ends):
+                followed(folder, os.path.relpath(place / name, folder))
 
 
 def _is_below(real: str, home: str) -> bool:

@@ -87,7 +87,7 @@ class LocalFile:
     of it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.changed = False
         try:
             self._found = _version(path.stat())
@@ -96,11 +96,6 @@ class LocalFile:
         self._map: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._since_release = 0
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._path
 
     def read(self, begin: int, end: int) -> memoryview:
         """Bytes [begin, end), a view of the mapping: nothing is copied, and nothing is
@@ -130,9 +125,9 @@ class LocalFile:
             if end > min(len(mapped), mapped.size()):  # of the mapping, and of the file today
                 raise self._spoiled((*self._found[:2], mapped.size()))
         except OSError as error:
-            raise unreadable(self._path, error) from error
+            raise unreadable(self.path, error) from error
         with suppress(OSError):
-            now = _version(self._path.stat())
+            now = _version(self.path.stat())
             if self.changed or (now[:2] == self._found[:2] and now != self._found):
                 raise self._spoiled(now)
 
@@ -146,23 +141,20 @@ class LocalFile:
     def _spoiled(self, now: tuple[int, ...]) -> ModelError:
         self.changed = True
         how = "became shorter" if now[2:3] < self._found[2:3] else "was changed"
-        return ModelError(f"{quoted(self._path)} {how} after it was opened; open the model again.")
+        return ModelError(f"{quoted(self.path)} {how} after it was opened; open the model again.")
 
     def close(self) -> None:
         """Unmap, or leave that to the last view of it that is still in use."""
         with self._lock:
             mapped, self._map = self._map, None
-        if mapped is not None:
-            try:
+        with suppress(BufferError):  # rows of it are still in use; it is released with them
+            if mapped is not None:
                 mapped.close()
-            except BufferError:
-                # Rows of it are still in use; the mapping is released with them.
-                return
 
     def _open(self) -> mmap.mmap:
-        regular_file_size(self._path)
+        regular_file_size(self.path)
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
             try:
                 self.verify(descriptor)
                 return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
@@ -170,5 +162,5 @@ class LocalFile:
                 os.close(descriptor)
         except (OSError, ValueError) as error:
             raise ModelError(
-                f"{quoted(self._path)} cannot be mapped into memory: {error}."
+                f"{quoted(self.path)} cannot be mapped into memory: {error}."
             ) from error

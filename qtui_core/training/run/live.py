@@ -19,7 +19,7 @@ from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
-from qtui_core.telemetry.sampling import INTERVAL, Sampler
+from qtui_core.telemetry.sampling import INTERVAL, sampling
 from qtui_core.training.limits import rate_of, targets_without_modules
 from qtui_core.training.measuring.meters import Meter, clear_workspaces, held_on_cpu, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
@@ -191,7 +191,7 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
             importlib.import_module(library)
         learned = text_of(order.data)
         stack.enter_context(
-            Sampler(
+            sampling(
                 INTERVAL,
                 lambda: meter.sample(reporter.seconds, reporter.step, str(reporter.name)),
                 reporter.tell,

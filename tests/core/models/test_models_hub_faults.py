@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_hub import COMMIT
-from hub_models import BIG, COLUMNS, CONFIG, SMALL, go_offline, repository, says
+from hub_models import BIG, COLUMNS, CONFIG, SMALL, repository, says
 from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
@@ -34,20 +34,8 @@ def test_ids_the_hub_could_not_have(hub):
     assert not hub.requests
     assert parse_hub_id("gpt2").repo == "gpt2"
     assert parse_hub_id("org/name@refs/pr/1").revision == "refs/pr/1"
-    for text in (
-        "",
-        "a/b/c",
-        "/a",
-        "a/",
-        "a b",
-        "a/b@",
-        "-a/b",
-        "a" * 97,
-        "a/b@c d",
-        "a\n",
-        "a/b@x@y",
-    ):
-        assert parse_hub_id(text) is None
+    wrong = ("", "a/b/c", "/a", "a/", "a b", "a/b@", "-a/b", "a" * 97, "a/b@c d", "a\n", "a/b@x@y")
+    assert [parse_hub_id(text) for text in wrong] == [None] * len(wrong)
 
 
 def test_gated_and_private(hub, monkeypatch):
@@ -78,6 +66,8 @@ def test_signed_addresses_that_expire_are_asked_for_again(hub):
 
 def test_a_reply_cut_short_is_continued(hub):
     source = open_model("org/one")
+    hub.cut_to = [3, 0]
+    assert open_model("org/one").parameters == BIG.size + SMALL.size
     before = hub.weight_bytes()
     hub.cut_to = [5000, 100]
     assert source.read_rows("big", 0, 20) == BIG[:20].tobytes()
@@ -94,11 +84,6 @@ def test_a_reply_cut_short_every_time(hub):
     with pytest.raises(ModelError, match=r"Could not get 'org/one model\.safetensors'"):
         source.read_rows("big", 0, 20)
     assert len(hub.requests) - before == 3
-
-
-def test_a_header_cut_short_is_continued(hub):
-    hub.cut_to = [3, 0]
-    assert open_model("org/one").parameters == BIG.size + SMALL.size
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for_long(hub, monkeypatch):
@@ -184,16 +169,6 @@ def test_a_config_on_the_hub_that_is_not_an_object(hub):
 def test_a_cache_that_cannot_be_written(hub, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     says("org/one", "The hub cache cannot be used")
-
-
-def test_what_the_caller_was_handling_is_no_cause(hub, tmp_path, monkeypatch):
-    """A hub that is asked where a file could not be opened fails for a reason of its own."""
-    go_offline(monkeypatch)
-    try:
-        (tmp_path / "not here").open()
-    except OSError:
-        said = says("org/one", "HF_HUB_OFFLINE forbids fetching it")
-    assert "cannot be used" not in said
 
 
 def test_a_listing_that_makes_no_sense(hub, monkeypatch):

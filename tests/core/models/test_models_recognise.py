@@ -81,140 +81,98 @@ def test_bitsandbytes_int8_as_it_really_saves(tmp_path):
     assert roles(source) == {"codes": ["up.weight"], "scales": ["up.SCB", "up.weight_format"]}
 
 
-@over("bits", [2, 3, 4, 8])
-@over("act_order", [True, False])
-@over("with_config", [True, False])
-def test_gptq(tmp_path, bits, act_order, with_config):
-    # Shapes of AutoGPTQ's QuantLinear: codes packed along the input dimension.
-    group = 32
-    state = {
-        "up.qweight": zeros(IN * bits // 32, OUT, dtype=torch.int32),
-        "up.qzeros": zeros(IN // group, OUT * bits // 32, dtype=torch.int32),
-        "up.scales": zeros(IN // group, OUT),
-        "up.bias": zeros(OUT),
-    }
-    if act_order:
-        state["up.g_idx"] = zeros(IN, dtype=torch.int32)
-    settings = {"quant_method": "gptq", "bits": bits, "group_size": group}
-    source = checkpoint(tmp_path, state, settings if with_config else None)
-    assert source.quantization.method == "gptq"
-    assert source.quantization.parameters == {"up.qweight": OUT * IN}
-    assert source.parameters == OUT * IN + OUT
-    assert "up.bias" in roles(source)["values"]
-    assert (f"{bits} bits, groups of 32" in source.quantization.detail) == with_config
-
-
-@pytest.mark.parametrize("with_config", [True, False])
-def test_awq(tmp_path, with_config):
-    # Shapes of AutoAWQ's WQLinear_GEMM: codes packed along the output dimension.
-    state = {
-        "up.qweight": zeros(IN, OUT // 8, dtype=torch.int32),
-        "up.qzeros": zeros(IN // 32, OUT // 8, dtype=torch.int32),
-        "up.scales": zeros(IN // 32, OUT),
-    }
-    settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
-    source = checkpoint(tmp_path, state, settings if with_config else None)
-    assert source.quantization.method == "awq"
-    assert source.parameters == OUT * IN
-
-
 def groups(bits: int, count: int = 1) -> dict:
     return {f"group_{i}": {"weights": {"num_bits": bits + 4 * i}} for i in range(count)}
 
 
-def test_compressed_tensors_packed_integers(tmp_path):
-    state = {
-        "up.weight_packed": zeros(OUT, IN // 8, dtype=torch.int32),
-        "up.weight_scale": zeros(OUT, IN // 32),
-        "up.weight_zero_point": zeros(OUT // 8, IN // 32, dtype=torch.int32),
-        "up.weight_shape": torch.tensor([OUT, IN]),
-    }
-    settings = {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "config_groups": groups(4),
-    }
-    source = checkpoint(tmp_path, state, settings)
-    assert source.quantization.method == "compressed-tensors"
-    assert source.parameters == OUT * IN
-    assert "pack-quantized" in source.quantization.detail
-    # Two widths in one checkpoint: the names alone do not tell which tensor has which.
-    source = checkpoint(tmp_path, state, settings | {"config_groups": groups(4, 2)})
+def gptq(bits: int, **more: str) -> dict[str, str]:
+    """The shapes of AutoGPTQ's QuantLinear: codes packed along the input dimension."""
+    return {"qweight": f"int32 {IN * bits // 32} {OUT}", "qzeros": f"int32 4 {OUT * bits // 32}",
+            "scales": f"float16 4 {OUT}", "bias": f"float16 {OUT}", **more}  # fmt: skip
+
+
+#: AutoAWQ's WQLinear_GEMM packs codes along the output dimension.
+AWQ = {"qweight": f"int32 {IN} {OUT // 8}", "qzeros": f"int32 4 {OUT // 8}",
+       "scales": f"float16 4 {OUT}"}  # fmt: skip
+PACKED = {"weight_packed": f"int32 {OUT} {IN // 8}", "weight_scale": f"float16 {OUT} 4",
+          "weight_zero_point": f"int32 {OUT // 8} 4", "weight_shape": "int64 2"}  # fmt: skip
+NVFP4 = {"weight": f"uint8 {OUT} {IN // 2}", "weight_scale": f"float8_e4m3fn {OUT} {IN // 16}",
+         "weight_scale_2": "float32", "input_scale": "float32"}  # fmt: skip
+
+
+def small_floats(columns: int) -> dict[str, str]:
+    return {"weight_packed": f"uint8 {OUT} {columns}", "input_global_scale": "float32 1",
+            "weight_scale": f"float8_e4m3fn {OUT} {IN // 16}",
+            "weight_global_scale": "float32 1"}  # fmt: skip
+
+
+def scaled(dtype: str) -> dict[str, str]:
+    return {"weight": f"{dtype} {OUT} {IN}", "weight_scale": f"float16 {OUT} 1",
+            "input_scale": "float16 1"}  # fmt: skip
+
+
+CT = {"quant_method": "compressed-tensors"}
+BLOCKS = {
+    "weight": f"float8_e4m3fn {OUT} {IN}", "weight_scale_inv": "float32 1 1",
+    "experts": f"float8_e4m3fn 4 {OUT} {IN}", "experts_scale_inv": "float32 4 1 1",
+}  # fmt: skip
+MXFP4 = {"x_blocks": f"uint8 4 {OUT} {IN // 32} 16", "x_scales": f"uint8 4 {OUT} {IN // 32}"}
+BITNET = {"weight": f"uint8 {OUT // 4} {IN}", "weight_scale": "float16 1"}
+#: The tensors of a module, the settings of the config, the method that is recognised, the weights
+#: in units of one matrix, and words of the sentence.
+CHECKPOINTS: list[tuple[dict[str, str], dict | None, str, int, str]] = [
+    *((gptq(bits), {"quant_method": "gptq", "bits": bits, "group_size": 32}, "gptq", 1,
+       f"{bits} bits, groups of 32") for bits in (2, 3, 4, 8)),
+    *((gptq(bits, g_idx=f"int32 {IN}"), None, "gptq", 1, "weights packed into")
+      for bits in (2, 3, 4, 8)),
+    (AWQ, {"quant_method": "awq", "bits": 4, "version": "gemm"}, "awq", 1, "4 bits"),
+    (AWQ, None, "awq", 1, "AWQ"),
+    (PACKED, CT | {"format": "pack-quantized", "config_groups": groups(4)}, "compressed-tensors", 1,
+     "pack-quantized"),
+    (small_floats(IN // 2), CT | {"config_groups": groups(4)}, "compressed-tensors", 1, ""),
+    (small_floats(IN * 3 // 4), CT | {"config_groups": groups(6)}, "compressed-tensors", 1, ""),
+    (scaled("int8"), CT, "compressed-tensors", 1, ""),
+    (scaled("float8_e4m3fn"), CT, "compressed-tensors", 1, ""),
+    (scaled("int8"), None, "int8", 1, "INT8"),
+    (scaled("float8_e4m3fn"), None, "fp8", 1, "1 of 4 tensors holds FP8 codes"),
+    (BLOCKS, {"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 5,
+     "2 of 5 tensors hold FP8 codes (blocks of 128x128)"),
+    (NVFP4, None, "nvfp4", 1, "NVFP4"),
+    (MXFP4, None, "mxfp4", 4, "MXFP4"),
+    (BITNET, {"quant_method": "bitnet"}, "bitnet", 1, "BitNet"),
+]  # fmt: skip
+
+
+def tensors_of(shapes: dict[str, str]) -> dict[str, torch.Tensor]:
+    made = {"norm.weight": zeros(OUT)}
+    for name, words in shapes.items():
+        dtype, *sizes = words.split()
+        made[f"up.{name}"] = zeros(*map(int, sizes)).to(getattr(torch, dtype))
+    return made
+
+
+@pytest.mark.parametrize(("shapes", "settings", "method", "matrices", "says"), CHECKPOINTS)
+def test_what_others_pack(tmp_path, shapes, settings, method, matrices, says):
+    source = checkpoint(tmp_path, tensors_of(shapes), settings)
+    assert source.quantization.method == method
+    assert says in source.quantization.detail
+    plain = {"up.bias", "norm.weight"} & source.tensors.keys()
+    assert source.parameters == matrices * OUT * IN + len(plain) * OUT
+    assert set(roles(source)["values"]) == plain
+    assert len(roles(source)["codes"]) == (2 if shapes is BLOCKS else 1)
+
+
+def test_two_widths_in_one_checkpoint_are_not_told_apart_by_names(tmp_path):
+    source = checkpoint(tmp_path, tensors_of(PACKED), CT | {"config_groups": groups(4, 2)})
     assert source.quantization.parameters == {}
     assert "the names do not say how many" in source.quantization.detail
     assert source.tensors["up.weight_packed"].role is Role.CODES
-
-
-@pytest.mark.parametrize(("bits", "columns"), [(4, IN // 2), (6, IN * 3 // 4)])
-def test_compressed_tensors_small_floats(tmp_path, bits, columns):
-    state = {
-        "up.weight_packed": zeros(OUT, columns, dtype=torch.uint8),
-        "up.weight_scale": zeros(OUT, IN // 16).to(torch.float8_e4m3fn),
-        "up.weight_global_scale": zeros(1, dtype=torch.float32),
-        "up.input_global_scale": zeros(1, dtype=torch.float32),
-    }
-    settings = {"quant_method": "compressed-tensors", "config_groups": groups(bits)}
-    assert checkpoint(tmp_path, state, settings).parameters == OUT * IN
-
-
-@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
-def test_compressed_tensors_8bit(tmp_path, name):
-    dtype = getattr(torch, name)
-    state = {
-        "up.weight": zeros(OUT, IN).to(dtype),
-        "up.weight_scale": zeros(OUT, 1),
-        "up.input_scale": zeros(1),
-    }
-    source = checkpoint(tmp_path, state, {"quant_method": "compressed-tensors"})
-    assert source.quantization.method == "compressed-tensors"
-    assert source.parameters == OUT * IN
-    expected = "int8" if dtype == torch.int8 else "fp8"
-    (tmp_path / "config.json").unlink()
-    assert open_model(tmp_path).quantization.method == expected
-
-
-def test_fp8_with_block_scales(tmp_path):
-    state = {
-        "up.weight": zeros(OUT, IN).to(torch.float8_e4m3fn),
-        "up.weight_scale_inv": zeros(1, 1, dtype=torch.float32),
-        "experts.gate_up_proj": zeros(4, OUT, IN).to(torch.float8_e4m3fn),
-        "experts.gate_up_proj_scale_inv": zeros(4, 1, 1, dtype=torch.float32),
-        "embed.weight": zeros(10, IN),
-    }
-    source = checkpoint(tmp_path, state, {"quant_method": "fp8", "weight_block_size": [128, 128]})
-    assert source.quantization.method == "fp8"
-    assert "blocks of 128x128" in source.quantization.detail
-    assert source.parameters == 5 * OUT * IN + 10 * IN
-    assert roles(source)["values"] == ["embed.weight"]
 
 
 def test_plain_fp8_weights_without_scales_are_values(tmp_path):
     source = checkpoint(tmp_path, {"up.weight": zeros(OUT, IN).to(torch.float8_e4m3fn)})
     assert source.quantization is None
     assert source.tensors["up.weight"].role is Role.VALUES
-
-
-def test_nvfp4_mxfp4_and_bitnet(tmp_path):
-    nvfp4 = {
-        "up.weight": zeros(OUT, IN // 2, dtype=torch.uint8),
-        "up.weight_scale": zeros(OUT, IN // 16).to(torch.float8_e4m3fn),
-        "up.weight_scale_2": zeros(dtype=torch.float32),
-        "up.input_scale": zeros(dtype=torch.float32),
-    }
-    source = checkpoint(tmp_path, nvfp4)
-    assert (source.quantization.method, source.parameters) == ("nvfp4", OUT * IN)
-    mxfp4 = {
-        "mlp.experts.gate_up_proj_blocks": zeros(4, OUT, IN // 32, 16, dtype=torch.uint8),
-        "mlp.experts.gate_up_proj_scales": zeros(4, OUT, IN // 32, dtype=torch.uint8),
-    }
-    source = checkpoint(tmp_path, mxfp4)
-    assert (source.quantization.method, source.parameters) == ("mxfp4", 4 * OUT * IN)
-    bitnet = {
-        "up.weight": zeros(OUT // 4, IN, dtype=torch.uint8),
-        "up.weight_scale": zeros(1),
-    }
-    source = checkpoint(tmp_path, bitnet, {"quant_method": "bitnet"})
-    assert (source.quantization.method, source.parameters) == ("bitnet", OUT * IN)
 
 
 @pytest.mark.parametrize(
@@ -260,15 +218,3 @@ def test_plain_models_are_plain(tmp_path):
         source = checkpoint(tmp_path, state, settings)
         assert source.quantization is None
         assert source.parameters == sum(int(np.prod(t.shape)) for t in state.values())
-
-
-@pytest.mark.parametrize(
-    ("packed", "says"),
-    [(1, "1 of 2 tensors holds FP8 codes"), (2, "2 of 4 tensors hold FP8 codes")],
-)
-def test_singular_and_plural_of_packed_tensors(tmp_path, packed, says):
-    tensors = {}
-    for i in range(packed):
-        tensors[f"l{i}.weight"] = torch.zeros(4, 4).to(torch.float8_e4m3fn)
-        tensors[f"l{i}.weight_scale"] = zeros(1)
-    assert checkpoint(tmp_path, tensors).quantization.detail.startswith(says)

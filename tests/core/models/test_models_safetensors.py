@@ -35,6 +35,12 @@ def one(dtype: object, shape: object, offsets: object, **more: object) -> dict:
     return {"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets, **more}}
 
 
+def b(count: int, begin: int) -> dict:
+    """A second tensor."""
+    offsets = [begin, begin + 4 * count]
+    return {"b": {"dtype": "F32", "shape": [count], "data_offsets": offsets}}
+
+
 def library_reads(path: Path) -> dict[str, tuple[str, list[int], bytes]] | None:
     """What safetensors itself reads from a file; None if it refuses the file."""
     try:
@@ -143,10 +149,7 @@ MALFORMED: dict[str, tuple[object, bytes]] = {
     "nothing": ("", b""),
     "invalid utf-8": (b'{"\xff":1}', b""),
     "byte order mark": ("\ufeff" + A, b"1234"),
-    "control character in a name": (
-        '{"a\x01":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
-        b"1234",
-    ),
+    "control character in a name": (A.replace('"a"', '"a\x01"'), b"1234"),
     "lone surrogate": (A.replace('"a"', '"\\ud800"'), b"1234"),
     "tensor is a number": ('{"a":1}', b""),
     "tensor is null": ('{"a":null}', b""),
@@ -174,27 +177,15 @@ MALFORMED: dict[str, tuple[object, bytes]] = {
     "does not begin at 0": (one("F32", [1], [4, 8]), b"12345678"),
     "past the end": (one("F32", [2], [0, 8]), b"1234"),
     "bytes of no tensor": (one("F32", [1], [0, 4]), b"12345"),
-    "hole": (
-        one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}},
-        bytes(12),
-    ),
-    "overlap": (
-        one("F32", [2], [0, 8]) | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},
-        bytes(12),
-    ),
-    "same place": (
-        one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
-        bytes(4),
-    ),
+    "hole": (one("F32", [1], [0, 4]) | b(1, 8), bytes(12)),
+    "overlap": (one("F32", [2], [0, 8]) | b(2, 4), bytes(12)),
+    "same place": (one("F32", [1], [0, 4]) | b(1, 0), bytes(4)),
     "metadata is text": ('{"__metadata__":"x"}', b""),
     "metadata of numbers": ('{"__metadata__":{"format":1}}', b""),
     "metadata is a list": ('{"__metadata__":[]}', b""),
     "deep": ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", b""),
     "deep objects": ('{"a":' * 5_000 + "1" + "}" * 5_000, b""),
-    "number of many digits": (
-        '{"a":{"dtype":"F32","shape":[' + "9" * 5000 + '],"data_offsets":[0,4]}}',
-        b"1234",
-    ),
+    "number of many digits": (A.replace("[1]", f"[{'9' * 5000}]"), b"1234"),
 }
 
 
@@ -254,13 +245,10 @@ def test_a_header_may_not_ask_for_more_memory_than_its_text_is_worth(write):
         tracemalloc.stop()
 
 
-def test_a_header_longer_than_the_file(write):
-    with pytest.raises(ModelError, match="cut off"):
-        open_model(write(A, b"1234", length=len(A) + 5))
-
-
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 40, -1])
 def test_truncated_files(write, keep):
+    with pytest.raises(ModelError, match="cut off"):
+        open_model(write(A, b"1234", length=len(A) + 5))
     path = write(A, b"1234")
     os.truncate(path, keep if keep >= 0 else path.stat().st_size + keep)
     with pytest.raises(ModelError, match=r"cut off"):
@@ -366,18 +354,6 @@ def test_rows_are_views_of_the_file_not_copies(write):
     assert source.read_rows("a", 0, 1) == b"\0"  # and a closed source opens again on demand
 
 
-def test_a_file_that_shrank_after_it_was_opened(write):
-    path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
-    source = open_model(path)
-    os.truncate(path, 4000)
-    with pytest.raises(ModelError, match="shorter"):
-        source.read_rows("a", 8000, 9000)
-    path.unlink()
-    source.close()
-    with pytest.raises(ModelError, match="cannot be read"):
-        source.read_rows("a", 0, 1)
-
-
 def test_a_file_that_is_cut_off_while_it_is_read(write):
     """Rows are memory-mapped, so reading beyond the end of the file would kill the process."""
     path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
@@ -412,8 +388,3 @@ def test_a_file_that_is_changed_is_not_read_by_the_header_it_had(write, tmp_path
                 continue
             with pytest.raises(ModelError, match=r"open the model again|cannot be read"):
                 source.read_rows("a", 0, 9000)
-
-
-def test_offsets_need_no_alignment(write):
-    source = open_model(write(A + " " * 3, struct.pack("<f", 1.5)))
-    assert struct.unpack("<f", source.read_rows("a", 0, 1)) == (1.5,)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from qtui_core.telemetry.device import Driver, read_driver
 from qtui_core.telemetry.machine import more_memory, read_machine
+from qtui_core.telemetry.readings import Driver, read_driver
 
 CPUINFO = """processor\t: 0
 model name\t: Made Up 9000

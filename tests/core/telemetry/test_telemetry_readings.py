@@ -26,8 +26,10 @@ from qtui_core.telemetry.readings import (
     BY_PID,
     DeviceReader,
     DeviceReading,
+    GpuReading,
     ProcessReading,
     read_all,
+    read_devices,
     rss_bytes,
 )
 
@@ -268,3 +270,14 @@ class TestResidentSetSize:
 
     def test_is_absent_without_proc(self, tmp_path: Path) -> None:
         assert rss_bytes(tmp_path) is None
+
+
+def test_devices_are_the_whole_gpus() -> None:
+    assert read_devices(fake_nvml()) == (GpuReading(0, "NVIDIA L4", 3 * GIB, 24 * GIB),)
+    assert read_devices(fake_nvml(nvmlDeviceGetName=b"Tesla T4"))[0].name == "Tesla T4"
+    lost = read_devices(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
+    assert lost == (GpuReading(0, None, None, None),)
+    for question in ("nvmlInit", "nvmlDeviceGetCount"):
+        assert read_devices(fake_nvml(**{question: NVMLError()})) == ()
+    for device in read_devices():  # of this machine
+        assert device.memory_total is None or device.memory_total > 0

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 
 import pytest
 
-from qtui_core.telemetry.sampling import Sampler
+from qtui_core.telemetry.sampling import sampling
 
 
 def test_twenty_a_second() -> None:
@@ -21,7 +21,7 @@ def test_twenty_a_second() -> None:
             enough.set()
 
     began = time.monotonic()
-    with Sampler(0.05, time.monotonic, report):
+    with sampling(0.05, time.monotonic, report):
         assert enough.wait(120)
     # On a busy machine some may be late, but there are never more.
     assert len(times) <= 1 + (time.monotonic() - began) / 0.05
@@ -37,7 +37,7 @@ def test_the_first_is_read_at_once_and_none_after_the_end() -> None:
         seen.append(number)
         first.set()
 
-    with Sampler(60.0, lambda: next(numbers), report):
+    with sampling(60.0, lambda: next(numbers), report):
         assert first.wait(120)
     assert seen == [0]
     time.sleep(0.05)
@@ -46,7 +46,7 @@ def test_the_first_is_read_at_once_and_none_after_the_end() -> None:
 
 def test_the_end_does_not_wait_for_the_interval() -> None:
     began = time.monotonic()
-    with Sampler(60.0, lambda: 0, lambda _: None):
+    with sampling(60.0, lambda: 0, lambda _: None):
         pass
     assert time.monotonic() - began < 50
 
@@ -59,7 +59,7 @@ def test_samples_missed_by_a_slow_reading_are_not_caught_up() -> None:
         return time.monotonic()
 
     began = time.monotonic()
-    with Sampler(0.01, slow, seen.append):
+    with sampling(0.01, slow, seen.append):
         time.sleep(0.7)
     assert len(seen) <= (time.monotonic() - began) / 0.2
 
@@ -72,7 +72,7 @@ def fails(error: Exception | None) -> None:
         asked.set()
         raise OSError("gone")
 
-    with Sampler(0.01, broken, lambda _: None):
+    with sampling(0.01, broken, lambda _: None):
         assert asked.wait(120)
         if error is not None:
             raise error
@@ -88,14 +88,7 @@ def test_an_error_of_the_block_comes_first() -> None:
         fails(ValueError("of the block"))
 
 
-def test_the_thread_ends_with_the_block_and_can_begin_again() -> None:
-    sampler: Sampler[int] = Sampler(0.01, lambda: 0, lambda _: None)
-    for _ in range(2):
-        with sampler:
-            assert any(thread.name == "sampler" for thread in threading.enumerate())
-        assert not any(thread.name == "sampler" for thread in threading.enumerate())
-
-
-def test_an_interval_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="over 0 seconds"):
-        Sampler(0.0, lambda: 0, lambda _: None)
+def test_the_thread_ends_with_the_block() -> None:
+    with sampling(0.01, lambda: 0, lambda _: None):
+        assert any(thread.name == "sampler" for thread in threading.enumerate())
+    assert not any(thread.name == "sampler" for thread in threading.enumerate())
