@@ -13,8 +13,7 @@ from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.evaluation.sensitivity.assign import assign_schemes, default_budget
-from qtui_core.evaluation.sensitivity.options import Weighing, weigh
+from qtui_core.evaluation.sensitivity.assign import Weighing, assign_schemes, default_budget, weigh
 from qtui_core.evaluation.sensitivity.report import Objective, Sensitivity
 from qtui_core.evaluation.sensitivity.settings import Budget, usual_objective
 from qtui_core.extras import require

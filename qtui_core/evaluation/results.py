@@ -83,10 +83,10 @@ class PartScored:
     batch: int
     candidate: int
     nbytes: int
-    loss: str
-    divergence: str
-    agreement: str
-    seconds: float
+    loss: str = ""
+    divergence: str = ""
+    agreement: str = ""
+    seconds: float = 0.0
 
     def scores(self) -> Iterator[tuple[str, TokenScore, bytes]]:
         """(name, row, values) of each score that this candidate has. Raises ValueError for a text

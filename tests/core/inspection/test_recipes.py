@@ -10,7 +10,7 @@ import pytest
 from every import every, over
 
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.sensitivity.options import TensorOptions, Weighing
+from qtui_core.evaluation.sensitivity.assign import TensorOptions, Weighing
 from qtui_core.evaluation.sensitivity.relaxation import Option
 from qtui_core.inspection.recipes.llama_cpp import llama_quantize
 from qtui_core.inspection.recipes.modules import (
