@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
+from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe
 from qtui_core.models.files.ggml_types import BY_NAME
-from qtui_core.schemes.scheme import Family, Scheme
 
 #: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
 #: otherwise.
@@ -75,7 +74,11 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
             left.append(StandIn(tensor.name, str(tensor.scheme), "the type of the file", why))
     for tensor in tensors:
         if tensor.scheme is not None and (name := names.get(tensor.name)):
-            left += _stands_in(tensor, tensor.scheme, chosen[name])
+            own, kind = _type_of(tensor), chosen[name]
+            if kind != own or _SAME.get(str(tensor.scheme)) != kind:
+                stacked = "experts of a layer are one tensor in GGUF, which has one type"
+                why = "the nearest type of ggml" if kind == own else stacked
+                left.append(StandIn(tensor.name, str(tensor.scheme), kind, why))
     return ToolRecipe(
         "".join(f"^{re.escape(name)}$={kind}\n" for name, kind in chosen.items()),
         "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
@@ -104,17 +107,6 @@ def ggml_bytes(tensor: RecipeTensor) -> int:
 def _bits(kind: str) -> float:
     found = BY_NAME[kind.upper()]
     return 8 * found.nbytes / found.block
-
-
-def _stands_in(tensor: RecipeTensor, scheme: Scheme, kind: str) -> list[StandIn]:
-    why = "the nearest type of ggml"
-    if kind != _type_of(tensor):
-        why = "experts of a layer are one tensor in GGUF, which has one type"
-    elif is_plain(scheme) and _SAME.get(str(scheme)) == kind:
-        return []
-    elif kind == "f16" and scheme.family is not Family.CAST:
-        why = f"no type has blocks that divide rows of {tensor.columns}"
-    return [StandIn(tensor.name, str(scheme), kind, why)]
 
 
 def has_gguf_name(name: str) -> bool:
