@@ -51,11 +51,11 @@ def _models(comparison: Comparison) -> Facts:
             ("SQNR dB, matrices", format_decibels(comparison.sqnr_db)),
         ]
     if comparison.gain_db is not None:
-        weights = plural(comparison.rounded, "quantized weight")
+        weights = plural(len(comparison.rounded), "quantized weight")
         pairs.append(
             ("against plain rounding", f"{format_signed(comparison.gain_db)} dB over {weights}")
         )
-    pairs += [("note", note) for note in comparison.notes]
+    pairs += [("note", note) for note in comparison.pairing.notes]
     return Facts(tuple(pairs))
 
 
@@ -171,15 +171,13 @@ def _map_section(worst: DifferenceMap) -> Section:
 
 
 def _left_out(comparison: Comparison, all_tensors: bool) -> tuple[Facts, ...]:
-    pairs = []
+    pairs, pairing = [], comparison.pairing
     for names, model in (
-        (comparison.only_a, comparison.a.model),
-        (comparison.only_b, comparison.b.model),
+        (pairing.only_a, comparison.a.model),
+        (pairing.only_b, comparison.b.model),
     ):
         pairs += [(f"only in {model}", n) for n in _cut(names, all_tensors)]
-    shapes = tuple(
-        f"{name}: {format_shape(a)} and {format_shape(b)}" for name, a, b in comparison.shapes
-    )
+    shapes = tuple(f"{n}: {format_shape(a)} and {format_shape(b)}" for n, a, b in pairing.shapes)
     pairs += [("of two shapes", s) for s in _cut(shapes, all_tensors)]
     pairs += [("not read", f"{name}: {reason}") for name, reason in comparison.unread]
     return (Facts(tuple(pairs)),) if pairs else ()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.inspection.census import take_census
-from qtui_core.inspection.comparison.difference import DifferenceMap, difference, difference_map
-from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pair_weights
-from qtui_core.inspection.comparison.report import Comparison, PairReport, conclude_comparison
+from qtui_core.inspection.comparison.difference import difference, difference_map
+from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
+from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
-from qtui_core.inspection.sentences import describe_sample
 from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32
@@ -79,7 +77,8 @@ def compare_models(
     if worst is not None:
         rows = open_pair(a, b, worst)
         drawn = difference_map(worst.name, *rows, strips_read(worst), MAP_CELLS)
-    return _summarise(a, b, pairing, reports, unread, drawn)
+    models = take_census(a), take_census(b)
+    return Comparison(*models, pairing, tuple(reports), tuple(unread), drawn)
 
 
 def _compare_pair(
@@ -118,53 +117,3 @@ def _badness(report: PairReport) -> tuple[int, float]:
     if measured.relative_mse is None:
         return (1, math.inf) if measured.mse else (0, 0.0)
     return (1, measured.relative_mse)
-
-
-def _summarise(
-    a: ModelSource,
-    b: ModelSource,
-    pairing: Pairing,
-    ranked: Sequence[PairReport],
-    unread: Sequence[tuple[str, str]],
-    worst_map: DifferenceMap | None,
-) -> Comparison:
-    matrices = [r for r in ranked if r.is_matrix]
-    # Norms have much energy and are seldom quantized: they would make the total look better.
-    counted = matrices if any(r.error for r in matrices) else ranked
-    rounded = [r for r in ranked if r.scheme_relative_mse is not None and r.power]
-    parameters = sum(r.pair.info.elements for r in ranked)
-    # An expert counts its share of its stored tensor.
-    bits = [
-        sum(stored(r).bits_per_parameter * r.pair.info.elements for r in ranked) / (parameters or 1)
-        for stored in (lambda r: r.pair.a, lambda r: r.pair.b)
-    ]
-    comparison = Comparison(
-        a=take_census(a),
-        b=take_census(b),
-        pairs=tuple(ranked),
-        only_a=pairing.only_a,
-        only_b=pairing.only_b,
-        shapes=pairing.shapes,
-        unread=tuple(unread),
-        notes=pairing.notes,
-        sample=describe_sample(
-            sum(r.difference.count for r in ranked), parameters, " of the weights in both"
-        ),
-        relative_mse=_weighted(counted, lambda r: r.difference.relative_mse),
-        bits_a=bits[0],
-        bits_b=bits[1],
-        rounded=len(rounded),
-        rounded_relative_mse=_weighted(rounded, lambda r: r.scheme_relative_mse),
-        stored_relative_mse=_weighted(rounded, lambda r: r.difference.relative_mse),
-        worst_map=worst_map,
-        conclusion="",
-    )
-    return replace(comparison, conclusion=conclude_comparison(comparison))
-
-
-def _weighted(
-    reports: Sequence[PairReport], of: Callable[[PairReport], float | None]
-) -> float | None:
-    """Mean of relative errors, weighted by energy."""
-    power = sum(r.power for r in reports)
-    return sum((of(r) or 0.0) * r.power for r in reports) / power if power else None
