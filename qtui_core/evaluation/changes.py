@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from qtui_core.dataclass import dataclass
@@ -46,11 +46,11 @@ class StoredWeight:
 
 
 class WeightChange:
-    """A change of the weights of a model; `name` is that of its row."""
+    """A change of the weights of a model; `name` is that of its row, `alone` are names of tensors
+    of which each is changed in a way of its own."""
 
-    def __init__(self, name: str, source: ModelSource) -> None:
-        self.name = name
-        self.source = source
+    def __init__(self, name: str, source: ModelSource, alone: Collection[str] = ()) -> None:
+        self.name, self.source, self.alone = name, source, alone
 
     def values(self, weight: StoredWeight) -> Float32:
         """The values of a weight under the change."""
@@ -77,8 +77,9 @@ class QuantizedWeights(WeightChange):
         source: ModelSource,
         scheme_of: Callable[[TensorInfo], Scheme | None],
         shared: Scheme | None = None,
+        alone: Collection[str] = (),
     ) -> None:
-        super().__init__(name, source)
+        super().__init__(name, source, alone)
         self._scheme_of = scheme_of
         self._columns: dict[str, int] = {}
         self._shared = shared
@@ -195,8 +196,7 @@ def assigned(
 ) -> QuantizedWeights:
     """The change by an assignment. Raises UsageError if it names something that is not a matrix of
     the model, or a scheme with one scale for the whole model."""
-    wrong = [n for n in schemes if n not in source.tensors]
-    if wrong:
+    if wrong := [n for n in schemes if n not in source.tensors]:
         raise UsageError(
             f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
             f"another model."
@@ -208,4 +208,4 @@ def assigned(
                 f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
                 f"is applied to: only matrices of plain numbers are quantized."
             )
-    return QuantizedWeights(name, source, lambda info: schemes.get(info.name))
+    return QuantizedWeights(name, source, lambda info: schemes.get(info.name), alone=schemes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from qtui_core.evaluation.changes import (
     uniform,
 )
 from qtui_core.evaluation.figures import TOKEN_SCORES
-from qtui_core.evaluation.merged import adapted, refuse_parts
+from qtui_core.evaluation.merged import adapted
 from qtui_core.evaluation.results import (
     Candidate,
     EvaluatedText,
@@ -152,9 +152,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
                 f"{quoted(source.id)} are used."
             )
     model = StreamedModel(source, settings.device)
-    if merged:
-        refuse_parts(merged, {w.info.name for w in model.weights} - set(model.unnamed))
-    notes += _notes_on(model, (*chosen.values(), *(each.schemes for each in settings.given)))
+    notes += _note_on_parts(model, changes)
     if text.partial:
         notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")
     tokenizer = Tokenizer(model.loaded)
@@ -188,15 +186,16 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
     return _Prepared(begun, model, windows, tuple(ForwardPass(c, a) for c, a in ways))
 
 
-def _notes_on(model: StreamedModel, assignments: Iterable[Iterable[str]]) -> list[str]:
+def _note_on_parts(model: StreamedModel, changes: Sequence[WeightChange]) -> list[str]:
+    """A note on weights that are put together of several tensors. Raises ModelError if one of these
+    tensors is to be changed alone."""
     if not model.unnamed:
         return []
     whole = {weight.info.name for weight in model.weights} - set(model.unnamed)
-    lost = dict.fromkeys(name for names in assignments for name in names if name not in whole)
-    if lost:
+    if lost := dict.fromkeys(n for change in changes for n in change.alone if n not in whole):
         raise ModelError(
             f"The model that runs does not have {listed(list(lost))} as tensors of their own, so "
-            f"no assignment can be given to it: only one scheme for all, with --schemes."
+            f"neither an assignment nor an adapter can be given to it: only --schemes."
         )
     return [
         f"transformers puts {listed(list(model.unnamed))} together from tensors of the checkpoint: "
