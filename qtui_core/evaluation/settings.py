@@ -86,12 +86,11 @@ class EvaluationSettings:
         ):
             if value is not None and value < least:
                 raise UsageError(f"{name} is {value}; it takes {least} or more.")
-        for scheme in self.activations:
+        for scheme in (*self.schemes, *self.activations):
             if isinstance(scheme.granularity, PerModel):
                 raise UsageError(
-                    f"{scheme} for activations is a range that is fixed beforehand, which an "
-                    f"evaluation does not calibrate: write {scheme.format}:token or "
-                    f"{scheme.format}:tensor."
+                    f"{scheme} shares one scale among all tensors, which an evaluation does not "
+                    f"look for beforehand: write {scheme.format}:tensor."
                 )
         schemes = self.schemes
         if not (schemes or self.assignment or self.given or self.against is not None):

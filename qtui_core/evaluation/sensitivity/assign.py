@@ -10,7 +10,7 @@ which leaves out that errors of several tensors meet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,6 @@ from qtui_core.evaluation.sensitivity.report import (
 from qtui_core.evaluation.sensitivity.settings import Objective
 from qtui_core.inspection.conclude import recommended_scheme
 from qtui_core.inspection.report import Inspection, TensorReport
-from qtui_core.models import TensorInfo
 from qtui_core.quant.measure import decibels
 from qtui_core.quantities import plural
 
@@ -70,18 +69,6 @@ class Weighing:
     def nats(self) -> bool:
         """Whether errors are in nats a token; else they are relative."""
         return self.by != "weights"
-
-    def stored_by(
-        self, nbytes: Callable[[TensorInfo, str | None], int], infos: Mapping[str, TensorInfo]
-    ) -> Weighing:
-        """The same options with the bytes that a tool stores for a tensor in a scheme."""
-
-        def stored(tensor: TensorOptions) -> TensorOptions:
-            pairs = zip(tensor.schemes, tensor.options, strict=True)
-            options = (Option(nbytes(infos[tensor.name], s), o.error) for s, o in pairs)
-            return replace(tensor, options=tuple(options))
-
-        return replace(self, tensors=tuple(map(stored, self.tensors)))
 
 
 def weigh(

@@ -9,7 +9,7 @@ import numpy as np
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.inspection.census import take_census
-from qtui_core.inspection.comparison.difference import difference, difference_map
+from qtui_core.inspection.comparison.difference import difference
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
 from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
@@ -18,8 +18,6 @@ from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32
 from qtui_core.quant import Scheme, measure
 
-#: Cells of the map of the worst weight, down and across.
-MAP_CELLS = 16, 48
 #: Dtypes that float32 does not hold exactly: their values may differ though they are equal as
 #: float32.
 _WIDER = frozenset({"F64", "I64", "U64", "I32", "U32"})
@@ -51,18 +49,14 @@ def compare_models(
     origin = "hub" if "hub" in (a.origin, b.origin) else a.origin
     infos = [pair.info for pair in pairing.pairs]
     limit = limit_of(origin, infos, full=full)
-
-    def strips_read(pair: Pair) -> Sequence[Strip]:
-        shape = rows_of(pair.info), row_elements(pair.info)
-        return sample_rows(*shape, limit, strips_of(origin)).strips
-
     reports: list[PairReport] = []
     unread: list[tuple[str, str]] = []
     parts = job.parts([info.elements for info in infos])
     for pair, part in zip(pairing.pairs, parts, strict=True):
-        named = part.part(0.0, 1.0, pair.name)
+        named, shape = part.part(0.0, 1.0, pair.name), (rows_of(pair.info), row_elements(pair.info))
+        strips = sample_rows(*shape, limit, strips_of(origin)).strips
         try:
-            reports.append(_compare_pair(a, b, pair, strips_read(pair), named))
+            reports.append(_compare_pair(a, b, pair, strips, named))
         except (UsageError, Cancelled):
             raise  # a missing library would fail every other weight too
         except QtuiError as error:
@@ -72,13 +66,7 @@ def compare_models(
         more = f" {len(unread) - 1:,} more weights fail likewise." if len(unread) > 1 else ""
         raise ModelError(f"{unread[0][1]}{more}")
     reports.sort(key=_badness, reverse=True)
-    worst = next((r.pair for r in reports if r.difference.mse and r.is_matrix), None)
-    drawn = None
-    if worst is not None:
-        rows = open_pair(a, b, worst)
-        drawn = difference_map(worst.name, *rows, strips_read(worst), MAP_CELLS)
-    models = take_census(a), take_census(b)
-    return Comparison(*models, pairing, tuple(reports), tuple(unread), drawn)
+    return Comparison(take_census(a), take_census(b), pairing, tuple(reports), tuple(unread))
 
 
 def _compare_pair(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.comparison.difference import Difference, DifferenceMap
+from qtui_core.inspection.comparison.difference import Difference
 from qtui_core.inspection.comparison.pairing import Pair, Pairing
 from qtui_core.inspection.report import Census
 from qtui_core.inspection.sentences import describe_sample, in_a_sample, not_finite
@@ -97,7 +97,6 @@ class Comparison:
         pairing: their weights, also those without a partner or of another shape.
         pairs: weights in both that were read, the largest relative error first.
         unread: (name, reason) of weights in both whose values could not be read.
-        worst_map: of the first pair that differs and is a matrix.
     """
 
     a: Census
@@ -105,7 +104,6 @@ class Comparison:
     pairing: Pairing
     pairs: tuple[PairReport, ...]
     unread: tuple[tuple[str, str], ...]
-    worst_map: DifferenceMap | None
 
     PRINTED = (
         ("model", "a"),
@@ -138,7 +136,6 @@ class Comparison:
                     "not_read",
                     lambda found: [{"name": name, "reason": why} for name, why in found.unread],
                 ),
-                "worst_map",
             ),
         ),
     )

@@ -83,7 +83,7 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
         "".join(f"^{re.escape(name)}$={kind}\n" for name, kind in chosen.items()),
         "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
         tuple(left),
-        ("ggml keeps scales in 16 bits, which the budget counts; errors are those of 32.",),
+        ("ggml keeps scales in 16 bits, where the budget and the errors count 32.",),
     )
 
 
@@ -97,11 +97,6 @@ def _type_of(tensor: RecipeTensor) -> str:
     nearest = _NEAREST.get(key) or _NEAREST.get(scheme.format) or ("q8_0",)
     fitting = ([same] if same else []) + list(nearest)
     return next((k for k in fitting if tensor.columns % BY_NAME[k.upper()].block == 0), "f16")
-
-
-def ggml_bytes(tensor: RecipeTensor) -> int:
-    """The bytes of a tensor in the type that llama-quantize is told for it."""
-    return int(tensor.rows * tensor.columns * _bits(_type_of(tensor)) / 8)
 
 
 def _bits(kind: str) -> float:

@@ -122,16 +122,18 @@ def tensors_of(
 ) -> tuple[RecipeTensor, ...]:
     """All matrices of the model with the schemes of an assignment, by name. Matrices outside of it
     stay as stored."""
+    schemes = {text: Scheme.parse(text) for text in {*chosen.values()} if text}
     return tuple(
-        recipe_tensor(info, chosen.get(info.name))
+        RecipeTensor(
+            info.name,
+            schemes.get(chosen.get(info.name) or ""),
+            *info.matrix,
+            info.dtype,
+            info.reading,
+        )
         for info in infos
         if info.reading is not Reading.VECTOR and info.role is Role.VALUES
     )
-
-
-def recipe_tensor(info: TensorInfo, scheme: str | None) -> RecipeTensor:
-    parsed = Scheme.parse(scheme) if scheme else None
-    return RecipeTensor(info.name, parsed, *info.matrix, info.dtype, info.reading)
 
 
 #: The scheme nearest to that of a tensor among those that a tool has, None to leave the tensor

@@ -213,7 +213,7 @@ def test_a_norm_in_float32_is_not_rounded_to_the_dtype_of_the_model(tmp_path) ->
 
 def test_bytes_are_those_of_an_inspection(tmp_path) -> None:
     source = open_model(running_models.llama(tmp_path, torch.bfloat16))
-    schemes = [Scheme.parse(t) for t in ("nf4:dq", "int4:model", "int8:row:outliers0.05")]
+    schemes = [Scheme.parse(t) for t in ("nf4:dq", "int8:row:outliers0.05")]
     totals = inspect_model(source, schemes, full=True).schemes
     for scheme, total in zip(schemes, totals, strict=True):
         change = uniform(scheme, source)

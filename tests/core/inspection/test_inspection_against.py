@@ -236,11 +236,6 @@ def test_a_model_after_training(tmp_path, original):
     assert comparison.identical == len(tuned) - 2
     assert f"{target!r} moved furthest" in comparison.conclusion
     assert "moved 2 of 21 weights" in comparison.conclusion
-    cells = comparison.worst_map
-    hot = cells.cells[-1, -1]
-    assert hot > 0.04
-    assert cells.cells[0, 0] < 0.02
-    assert comparison.worst_map.name == target
     x = llama()
     matrices = [n for n in x if x[n].ndim == 2]
     error = sum(((tuned[n].astype(np.float64) - x[n]) ** 2).sum() for n in matrices)
@@ -252,7 +247,6 @@ def test_a_model_after_training(tmp_path, original):
 def test_the_same_model_twice(original):
     comparison = compare(original, original)
     assert comparison.identical == len(comparison.pairs) == 21
-    assert comparison.worst_map is None
     assert comparison.conclusion.startswith("21 weights are identical to the bit in ")
 
 
@@ -370,7 +364,6 @@ def test_a_change_of_norms_alone_is_reported(tmp_path, original):
     assert comparison.pairs[0].pair.name == "model.norm.weight"
     assert comparison.pairs[0].difference.relative_mse == pytest.approx(0.01, rel=1e-5)
     assert "moved 1 of 21 weights" in comparison.conclusion
-    assert comparison.worst_map is None
 
 
 def test_gpt2_stores_its_matrices_transposed_even_square_ones(tmp_path):

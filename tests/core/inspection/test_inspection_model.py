@@ -58,19 +58,6 @@ def test_totals_are_sums_over_matrices(tmp_path, random):
     assert total.worst_tensor == "b"
 
 
-def test_one_scale_for_the_model_comes_from_its_largest_matrix(tmp_path, random):
-    small = random.normal(0, 0.01, (64, 64)).astype(np.float32)
-    large = random.normal(0, 1, (64, 64)).astype(np.float32)
-    save(tmp_path, small=small, large=large, norm=np.full(64, 100.0, np.float32))
-    inspection = inspect(tmp_path, "int8:model", "int8:model:asym")
-    scale = np.float32(np.abs(large).max()) / np.float32(127)
-    step = np.round(small / scale) * scale
-    error = next(t for t in inspection.tensors if t.info.name == "small").errors[0]
-    assert error.mse == pytest.approx(((small.astype(np.float64) - step) ** 2).mean(), rel=1e-5)
-    # 4 bytes of scale for the model, and one of zero point where there is one.
-    assert [s.nbytes for s in inspection.schemes] == [64 * 4 + 2 * 4096 + extra for extra in (4, 5)]
-
-
 def test_storage_and_places_of_a_sample_are_those_of_the_tensor(tmp_path, random):
     x = random.normal(size=(5000, 1000)).astype(np.float32)
     x[4999, 7] = 3000.25
@@ -136,8 +123,6 @@ STATES = {
     "few parameters": ({"good": normal(256, 256, 9), "tiny": TINY}, "int4:row", "1 tensor is over "
                        "1 dB worse than a Gaussian would be, with under 1% of the parameters in "
                        "all ('tiny' loses most)", "to watch"),
-    "a scale that does not fit": ({"small": normal(128, 128, 1e-4), "large": normal(128, 128)},
-                                  "int4:model", "tensor to watch is 'small'", "no tensor"),
     "subnormals": ({"a": normal(128, 128, 1e-7)}, "fp16", "tensor to watch", "no tensor"),
     "nothing is saved": ({"a": normal(64, 2).astype(np.float16)}, "nf4:block1,int8:row",
                          "so leave the model as it is stored.", "Gaussian"),

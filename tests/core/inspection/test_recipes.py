@@ -10,8 +10,6 @@ import pytest
 from every import every, over
 
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.sensitivity.assign import TensorOptions, Weighing
-from qtui_core.evaluation.sensitivity.relaxation import Option
 from qtui_core.inspection.recipes.llama_cpp import llama_quantize
 from qtui_core.inspection.recipes.modules import (
     bitsandbytes,
@@ -21,7 +19,6 @@ from qtui_core.inspection.recipes.modules import (
 )
 from qtui_core.inspection.recipes.recipe import UNQUANTIZED, RecipeTensor
 from qtui_core.inspection.recipes.targets import TARGETS, target_of_export
-from qtui_core.models import open_model
 from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
 
@@ -64,22 +61,6 @@ def test_llama_quantize_takes_a_regular_expression_and_a_type_a_line():
         "^blk\\.0\\.ffn_down\\.weight$=q8_0\n"
         "^output\\.weight$=bf16\n"
     )
-
-
-def test_a_budget_counts_the_bytes_that_the_tool_stores():
-    """ggml has scales of 16 bits: 18 and 34 bytes for 32 elements, and 18 for nf4's stand-in."""
-    name = f"{LAYER}self_attn.q_proj.weight"
-    schemes = ("int4:group32:signed", "int8:group32", "nf4:dq", None)
-    with open_model("demo") as source:
-        info = source.tensor(name)
-        options = tuple(Option(info.parameters, error) for error in (0.4, 0.1, 0.3, 0.0))
-        held = TensorOptions(name, info.parameters, schemes, options)
-        weighing = Weighing("weights", (held,), 0, info.parameters)
-        tool = TARGETS["llama-quantize"]
-        (found,) = weighing.stored_by(tool.stored_bytes, source.tensors).tensors
-    bits = [8 * option.nbytes / info.parameters for option in found.options]
-    assert bits == [4.5, 8.5, 4.5, 16]
-    assert [option.error for option in found.options] == [0.4, 0.1, 0.3, 0.0]
 
 
 def test_llm_compressor_takes_groups_of_modules():
