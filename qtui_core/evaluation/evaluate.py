@@ -26,12 +26,7 @@ from qtui_core.evaluation.changes import (
 )
 from qtui_core.evaluation.figures import TOKEN_SCORES
 from qtui_core.evaluation.merged import adapted
-from qtui_core.evaluation.results import (
-    Candidate,
-    EvaluatedText,
-    EvaluationBegun,
-    PartScored,
-)
+from qtui_core.evaluation.results import Candidate, EvaluatedText, EvaluationBegun, PartScored
 from qtui_core.evaluation.scores import score
 from qtui_core.evaluation.settings import ORIGINAL, EvaluationSettings
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
@@ -169,6 +164,9 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         for number, change in enumerate(changes)
         for scheme in (None, *(settings.activations if number else ()))
     ]
+    device = f"CPU, {plural(torch.get_num_threads(), 'thread')}"
+    if settings.device == "cuda":
+        device = torch.cuda.get_device_name(0)
     origin = text.origin, tokenizer.words, windows.available, windows.digest
     begun = EvaluationBegun(
         model=source.id,
@@ -179,7 +177,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         text=EvaluatedText(*origin, length, windows.scored, count),
         candidates=tuple(Candidate(c.name, None if a is None else str(a)) for c, a in ways),
         batches=tuple(min(size, count - start) for start in range(0, count, size)),
-        device=_device_words(settings.device),
+        device=f"{device}, float32",
         notes=tuple(notes),
         versions={name: installed_version(name) or "" for name in _LIBRARIES},
     )
@@ -210,12 +208,5 @@ def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
         return read_text(settings.text, "an evaluation")
     if source.origin == "demo":
         return builtin_text()
-    return Text(
-        HELD_BACK_PROSE.read_text(encoding="utf-8"), "prose inside qtui (Python's documentation)"
-    )
-
-
-def _device_words(device: str) -> str:
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name(0)}, float32"
-    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, float32"
+    prose = HELD_BACK_PROSE.read_text(encoding="utf-8")
+    return Text(prose, "prose inside qtui (Python's documentation)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -78,14 +79,9 @@ class EvaluationSettings:
 
         Raises UsageError for settings that cannot be evaluated.
         """
-        from dataclasses import replace
-
-        for name, value, least in (
-            ("--windows", self.windows, 1),
-            ("--window", self.window, LEAST_WINDOW),
-        ):
+        for name, value, least in (("s", self.windows, 1), ("", self.window, LEAST_WINDOW)):
             if value is not None and value < least:
-                raise UsageError(f"{name} is {value}; it takes {least} or more.")
+                raise UsageError(f"--window{name} is {value}; it takes {least} or more.")
         for scheme in (*self.schemes, *self.activations):
             if isinstance(scheme.granularity, PerModel):
                 raise UsageError(

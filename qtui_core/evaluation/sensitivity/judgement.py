@@ -23,19 +23,12 @@ from qtui_core.evaluation.conclude import (
     short_figures,
     windows_of,
 )
-from qtui_core.evaluation.results import (
-    TEXT_ROWS,
-    EvaluationBegun,
-    EvaluationRow,
-    PartScored,
-)
+from qtui_core.evaluation.results import TEXT_ROWS, EvaluationBegun, EvaluationRow, PartScored
 from qtui_core.evaluation.sensitivity.rivals import RivalKind
 from qtui_core.evaluation.summary import compare_candidates
 
 #: The kinds of candidates, the simplest first.
 _SIMPLE: Final[tuple[RivalKind, ...]] = ("uniform", "rule", "assignment")
-#: A better candidate with more bytes is mentioned if it takes at most this many times the bytes.
-_NEAR: Final = 1.1
 
 
 @dataclass(frozen=True)
@@ -135,7 +128,7 @@ def _verdict(
     """What to take of the rows, None if that is not decided; and the sentence."""
     own, limit = rows[0], beyond_chance(windows)
     finite = [row for row in rows if row.row.kl_mean is not None]
-    # Those that take no more bytes than the assignment.
+    # That take no more bytes than the assignment.
     fitting = [row for row in finite if row.row.nbytes <= own.row.nbytes]
     others = [row for row in fitting if row is not own]
 
@@ -153,15 +146,6 @@ def _verdict(
             key=lambda row: (_SIMPLE.index(row.kind), row.row.nbytes, row.row.kl_mean),
         )
 
-    def taken(row: JudgedRow, said: str) -> tuple[JudgedRow, str]:
-        """With what takes slightly more bytes than the assignment and is better."""
-        most = _NEAR * own.row.nbytes
-        better = [r for r in finite if own.row.nbytes < r.row.nbytes <= most and beats(r, row)]
-        if better:
-            best = min(better, key=_order)
-            said += f"; {best.name} comes to {short_figures(best.row)}"
-        return row, f"{said}."
-
     best = min(others, key=_order, default=None)
     if own.row.kl_mean is None:
         bad = f"The assignment gives logits that are not finite for {own.row.nonfinite:,} of the"
@@ -173,10 +157,9 @@ def _verdict(
         return best, f"{bad} tokens: take {best.name} instead, {figures_of(best.row)}."
     on = f"On {windows_of(windows).replace(' window', ' held-out window')} the assignment"
     if best is None:
-        return taken(
-            own,
+        return own, (
             f"{on} is {figures_of(own.row)}, and nothing to compare it with takes as few bytes: "
-            f"take it if there is no room for more",
+            f"take it if there is no room for more."
         )
     mine = short_figures(own.row)
     if windows < 2:
@@ -187,10 +170,9 @@ def _verdict(
     if beating := [row for row in others if beats(row, own)]:
         take = simplest(beating)
         size = "as many" if take.row.nbytes == own.row.nbytes else "fewer"
-        return taken(
-            take,
+        return take, (
             f"{on} is worse than {take.name}, which takes {size} bytes, by {_apart(take)} (KL "
-            f"{mine} against {short_figures(take.row)}): take {take.name}, not the assignment",
+            f"{mine} against {short_figures(take.row)}): take {take.name}, not the assignment."
         )
     if any(not beaten(row, fitting) for row in others):
         take = simplest(fitting)
@@ -200,15 +182,13 @@ def _verdict(
         )
         if take.difference is not None and not take.difference.difference:
             differ = f"have the same divergence (KL {mine})"
-        return taken(
-            take,
+        return take, (
             f"{on} and {take.name} {differ}, so the assignment gains nothing that this text shows: "
-            f"take {take.name}, which is simpler",
+            f"take {take.name}, which is simpler."
         )
-    return taken(
-        own,
+    return own, (
         f"{on} is the best of its bytes: {figures_of(own.row)}, {_apart(best)} below {best.name} "
-        f"({short_figures(best.row)}), the next: take it",
+        f"({short_figures(best.row)}), the next: take it."
     )
 
 
