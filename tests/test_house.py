@@ -25,7 +25,7 @@ CEILINGS = {
     "qtui/tui": 20927,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 3155,
-    "qtui_core/inspection, evaluation": 6532,
+    "qtui_core/inspection, evaluation": 6475,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5706,

@@ -133,11 +133,10 @@ class StreamedModel:
 
     def forward(self, ids: Ids, scored: int) -> torch.Tensor:
         """As `logits`, inside of `running`."""
-        settings: dict[str, Any] = {}
+        keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        settings: dict[str, Any] = {"logits_to_keep": scored + 1} if keeps else {}
         if hasattr(self._model.config, "use_cache"):
             settings["use_cache"] = False
-        if "logits_to_keep" in inspect.signature(self._model.forward).parameters:
-            settings["logits_to_keep"] = scored + 1
         given = torch.from_numpy(ids).to(self._device)
         logits = self._model(input_ids=given, **settings).logits
         return logits[:, -scored - 1 : -1].float()
@@ -239,18 +238,8 @@ def _weight_of(source: ModelSource, names: list[str], value: torch.Tensor) -> St
         info = source.tensors.get(name)
         if info is not None and info.shape == tuple(value.shape) and _is_same(source, info, value):
             return StoredWeight(info, RowReader(source, name))
-    nbytes = value.numel() * value.element_size()
-    info = TensorInfo(
-        name=names[0],
-        dtype=_DTYPES[value.dtype],
-        shape=tuple(value.shape),
-        parameters=value.numel(),
-        nbytes=nbytes,
-        file="",
-        begin=0,
-        end=nbytes,
-        readable=True,
-    )
+    dtype, shape, nbytes = _DTYPES[value.dtype], tuple(value.shape), value.nbytes
+    info = TensorInfo(names[0], dtype, shape, value.numel(), nbytes, "", 0, nbytes, True)
     return StoredWeight(info, ArrayRows(value.reshape(info.matrix)))
 
 

@@ -21,24 +21,17 @@ _SAME: Final = {
     "fp16": "f16",
     "tf32": "f32",
 }
-#: Format, or format and "asym" -> the nearest types, best first. The first whose blocks divide the
-#: rows is taken, else f16.
-_NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
-    "int2": ("q2_k", "q4_0"),
-    "int3": ("q3_k", "q4_0"),
+#: Bits, or format with "asym", or format -> the nearest types, best first. The first whose blocks
+#: divide the rows is taken, else f16.
+_NEAREST: Final[Mapping[int | str, tuple[str, ...]]] = {
+    2: ("q2_k", "q4_0"),
+    3: ("q3_k", "q4_0"),
+    4: ("iq4_nl",),
+    5: ("q5_0",),
+    6: ("q6_k", "q8_0"),
     "int4": ("q4_0",),
     "int4:asym": ("q4_k", "q4_1"),
-    "int5": ("q5_0",),
     "int5:asym": ("q5_k", "q5_1"),
-    "int6": ("q6_k", "q8_0"),
-    "e3m2": ("q6_k", "q8_0"),
-    "e2m3": ("q6_k", "q8_0"),
-    "mxfp6-e3m2": ("q6_k", "q8_0"),
-    "mxfp6-e2m3": ("q6_k", "q8_0"),
-    "nf4": ("iq4_nl",),
-    "fp4": ("iq4_nl",),
-    "e2m1": ("iq4_nl",),
-    "e3m0": ("iq4_nl",),
     "mxfp4": ("mxfp4",),
     "nvfp4": ("nvfp4", "iq4_nl"),
     "ternary": ("tq2_0", "q2_k", "q4_0"),
@@ -92,10 +85,9 @@ def _type_of(tensor: RecipeTensor) -> str:
     scheme = tensor.scheme
     if scheme is None:
         return _STORED.get(tensor.dtype, "f16")
-    same = _SAME.get(str(scheme))
-    key = f"{scheme.format}{':asym' * (not scheme.symmetric)}"
-    nearest = _NEAREST.get(key) or _NEAREST.get(scheme.format) or ("q8_0",)
-    fitting = ([same] if same else []) + list(nearest)
+    keys = (f"{scheme.format}{':asym' * (not scheme.symmetric)}", scheme.format, scheme.bits)
+    nearest = next((_NEAREST[key] for key in keys if key in _NEAREST), ("q8_0",))
+    fitting = (*filter(None, [_SAME.get(str(scheme))]), *nearest)
     return next((k for k in fitting if tensor.columns % BY_NAME[k.upper()].block == 0), "f16")
 
 

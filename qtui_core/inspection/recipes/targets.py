@@ -9,12 +9,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require
 from qtui_core.inspection.recipes.llama_cpp import has_gguf_name, llama_quantize
-from qtui_core.inspection.recipes.modules import (
-    bitsandbytes,
-    llm_compressor,
-    torchao,
-    vllm,
-)
+from qtui_core.inspection.recipes.modules import bitsandbytes, llm_compressor, torchao, vllm
 from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe
 from qtui_core.models.quoting import quoted
 
