@@ -13,8 +13,7 @@ from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.evaluation.sensitivity.assign import assign_schemes, default_budget
-from qtui_core.evaluation.sensitivity.options import Weighing, weigh
+from qtui_core.evaluation.sensitivity.assign import Weighing, assign_schemes, default_budget, weigh
 from qtui_core.evaluation.sensitivity.report import Objective, Sensitivity
 from qtui_core.evaluation.sensitivity.settings import Budget, usual_objective
 from qtui_core.extras import require
@@ -44,10 +43,9 @@ def assign(
     inspection: Inspection,
     budget: Budget | None,
     wanted: WantedObjective,
-    tools: Sequence[RecipeTarget],
 ) -> Sensitivity:
-    """A scheme for each tensor within a budget, which counts what the tools store; None takes the
-    budget that follows from the scheme the inspection recommends.
+    """A scheme for each tensor within a budget; None takes the one that follows from the scheme the
+    inspection recommends.
 
     Raises UsageError where there is nothing to assign or the budget cannot be met, and what the
     engine reports, unless nobody asked for an objective: then tensors are weighed by their weights.
@@ -67,9 +65,6 @@ def assign(
             f"that is finite in float32 and not zero."
         )
     weighing = _weighing(source, inspection, wanted)
-    for tool in tools:
-        if tool.nbytes is not None:
-            weighing = weighing.stored_by(tool.stored_bytes, source.tensors)
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection, weighing))
     return assign_schemes(weighing, budget.nbytes(weighing.parameters))

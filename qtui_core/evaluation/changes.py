@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.files import without_waiting
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
-from qtui_core.inspection.inspect import (
-    is_quantizable,
-    model_extent,
-    model_scale_bytes,
-    refuse_model_scale,
-)
+from qtui_core.inspection.inspect import is_quantizable, refuse_model_scale
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.quoting import listed, quoted
-from qtui_core.quant import PerModel, quantize, quantized_bytes
+from qtui_core.quant import quantize, quantized_bytes
 from qtui_core.quant.elements import Float32, RowSource
 from qtui_core.schemes.scheme import Scheme
 
@@ -46,11 +41,11 @@ class StoredWeight:
 
 
 class WeightChange:
-    """A change of the weights of a model; `name` is that of its row."""
+    """A change of the weights of a model; `name` is that of its row, `alone` are names of tensors
+    of which each is changed in a way of its own."""
 
-    def __init__(self, name: str, source: ModelSource) -> None:
-        self.name = name
-        self.source = source
+    def __init__(self, name: str, source: ModelSource, alone: Collection[str] = ()) -> None:
+        self.name, self.source, self.alone = name, source, alone
 
     def values(self, weight: StoredWeight) -> Float32:
         """The values of a weight under the change."""
@@ -68,36 +63,30 @@ class WeightChange:
 
 
 class QuantizedWeights(WeightChange):
-    """Quantized weights. `scheme_of` returns the scheme of a tensor, None if it stays as stored.
-    `shared` is the scheme with one scale for the whole model, if there is one."""
+    """Quantized weights. `scheme_of` returns the scheme of a tensor, None if it stays as stored."""
 
     def __init__(
         self,
         name: str,
         source: ModelSource,
         scheme_of: Callable[[TensorInfo], Scheme | None],
-        shared: Scheme | None = None,
+        alone: Collection[str] = (),
     ) -> None:
-        super().__init__(name, source)
+        super().__init__(name, source, alone)
         self._scheme_of = scheme_of
         self._columns: dict[str, int] = {}
-        self._shared = shared
-        self._extent = None
-        if shared is not None:
-            infos = [info for info in source.tensors.values() if scheme_of(info)]
-            self._extent = model_extent(source, infos, None)
 
     def values(self, weight: StoredWeight) -> Float32:
         scheme = self._scheme_of(weight.info)
         if scheme is None:
             return super().values(weight)
-        quantized = quantize(weight.rows, scheme, model_absmax=self._extent)
+        quantized = quantize(weight.rows, scheme)
         if quantized.outlier_columns is not None:
             self._columns[weight.info.name] = int(quantized.outlier_columns.size)
         return quantized.dequantize().reshape(weight.info.shape)
 
     def nbytes(self) -> int:
-        total = 0 if self._shared is None else model_scale_bytes(self._shared)
+        total = 0
         for name, info in self.source.tensors.items():
             scheme = self._scheme_of(info)
             columns = self._columns.get(name, 0)
@@ -161,8 +150,7 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
         if source.quantization is not None:
             already = f" It is quantized already: qtui eval ORIGINAL --against {source.id}."
         raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.{already}")
-    shared = scheme if isinstance(scheme.granularity, PerModel) else None
-    return QuantizedWeights(str(scheme), source, scheme_of, shared)
+    return QuantizedWeights(str(scheme), source, scheme_of)
 
 
 def read_assignment(path: str) -> dict[str, Scheme | None]:
@@ -195,8 +183,7 @@ def assigned(
 ) -> QuantizedWeights:
     """The change by an assignment. Raises UsageError if it names something that is not a matrix of
     the model, or a scheme with one scale for the whole model."""
-    wrong = [n for n in schemes if n not in source.tensors]
-    if wrong:
+    if wrong := [n for n in schemes if n not in source.tensors]:
         raise UsageError(
             f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
             f"another model."
@@ -208,4 +195,4 @@ def assigned(
                 f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
                 f"is applied to: only matrices of plain numbers are quantized."
             )
-    return QuantizedWeights(name, source, lambda info: schemes.get(info.name))
+    return QuantizedWeights(name, source, lambda info: schemes.get(info.name), alone=schemes)

@@ -20,13 +20,8 @@ _CHANCE = (
 )  # fmt: skip
 #: The same for infinitely many windows.
 _LIMIT = 2.576
-#: A smaller candidate is worth mentioning if its divergence is at most this many times the least.
-_NEARLY = 1.5
 #: Below this many standard errors, the number of windows that would decide is not estimated.
 _GUESS = 0.5
-#: Changes of the loss below this are not given: a thousandth of a nat changes the perplexity by 0.1
-#: %.
-_SLIGHT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def conclude_evaluation(
         compared: (name, other name) -> the difference, for rows with finite divergences.
         ended: "done", "stopped", or "" while it runs.
     """
-    start, tokens = "", windows * begun.text.scored
+    parts, tokens = [], windows * begun.text.scored
     if len(rows) < 2:
         if ended != "stopped":
             return "No candidate has read the text yet."
@@ -85,38 +80,33 @@ def conclude_evaluation(
     if ended == "stopped":
         count = len(begun.candidates) - 1
         some = f"{len(rows) - 1} of {count} candidates had read " if len(rows) <= count else ""
-        start = f"Stopped after {some}{windows:,} of {windows_of(begun.text.windows)}. "
+        parts.append(f"Stopped after {some}{windows:,} of {windows_of(begun.text.windows)}.")
     if rows[0].nonfinite:
-        return f"{start}{broken_original(rows[0], tokens)}"
+        return " ".join([*parts, broken_original(rows[0], tokens)])
     finite = [row for row in rows[1:] if row.kl_mean is not None]
     if broken := [row for row in rows[1:] if row.kl_mean is None]:
-        start += f"{_broken(broken, tokens)} "
-    if not finite:
-        return start.strip()
+        most = max(broken, key=lambda row: row.nonfinite)
+        others = plural(len(broken) - 1, "other does", "others do")
+        more = f", and {others} so for some" if len(broken) > 1 else ""
+        parts.append(
+            f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
+            f"{plural(tokens, 'token')}{more}: do not take it."
+        )
     weights = [row for row in finite if row.activations is None] or finite
-    if len(weights) == 1:
-        best, said = weights[0], _alone(weights[0], tokens)
-    else:
-        best, said = _among(weights, windows, begun, compared)
-    return f"{start}{said}{_inputs(best, finite, compared, windows)}"
-
-
-def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
-    most = max(broken, key=lambda row: row.nonfinite)
-    more = len(broken) - 1
-    others = f", as {more} more {'does' if more == 1 else 'do'} for some" if more else ""
-    advice = "its weights overflow or are not finite, so do not take it"
-    return (
-        f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
-        f"{plural(tokens, 'token')}{others}: {advice}."
-    )
+    if weights:
+        if len(weights) == 1:
+            best, said = weights[0], _alone(weights[0], tokens)
+        else:
+            best, said = _among(weights, windows, begun, compared)
+        parts += [said, *_inputs(best, finite, compared, windows)]
+    return " ".join(parts)
 
 
 def broken_original(original: EvaluationRow, tokens: int) -> str:
     return (
         f"The original itself gives logits that are not finite for {original.nonfinite:,} of "
-        f"{plural(tokens, 'token')}, so no candidate can be held against it: look for the weights "
-        f"that are not finite (qtui inspect counts them)."
+        f"{plural(tokens, 'token')}, so no candidate can be held against it: qtui inspect counts "
+        f"the weights that are not finite."
     )
 
 
@@ -127,15 +117,10 @@ def _alone(row: EvaluationRow, tokens: int) -> str:
             f"{at} gives the original's distribution on all of {plural(tokens, 'token')}: it "
             f"changes nothing that this text shows."
         )
-    change = row.loss_change or 0.0
-    loss = f"{'rises' if change > 0 else 'falls'} by {abs(change):.3g} nats"
-    if abs(change) < _SLIGHT:
-        loss = f"changes by less than {_SLIGHT:g} nats"
     stay = row.top1_agreement if row.top1_agreement == 1 else min(row.top1_agreement, 0.999)
     return (
-        f"{at} is {_divergence(row)} from the original: the loss {loss}, and {stay:.1%} of the "
-        f"most likely tokens stay; name other schemes of as many bits to see whether that is "
-        f"little."
+        f"{at} is {_divergence(row)} from the original, and {stay:.1%} of the most likely tokens "
+        f"stay; name other schemes of as many bits to see whether that is little."
     )
 
 
@@ -143,105 +128,78 @@ def _among(
     rows: Sequence[EvaluationRow], windows: int, begun: EvaluationBegun, compared: Comparisons
 ) -> tuple[EvaluationRow, str]:
     """Which of several candidates to take, and the sentence."""
-    small = small_ones(rows)
     first = recommended(rows, _kl)
-    others = sorted((row for row in small if row is not first), key=lambda r: (_kl(r), r.nbytes))
-    among = ""
-    if first.bits_per_parameter <= SMALL_BITS:
-        among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, "
-    larger = _larger(first, rows)
+    others = sorted(
+        (row for row in small_ones(rows) if row is not first), key=lambda r: (_kl(r), r.nbytes)
+    )
+    few = f"{SMALL_BITS:.0f} bits per parameter or fewer"
+    among = f"Of what takes {few}, " if first.bits_per_parameter <= SMALL_BITS else ""
     if not others:
         return first, (
-            f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {figures_of(first)}{larger}"
-            f"; name others of as few bits to choose from."
+            f"{first.name} alone takes {few}: {figures_of(first)}; name others of as few bits to "
+            f"choose from."
         )
     if windows < 2:
         least = [row.name for row in (first, *others) if row.kl_mean == first.kl_mean]
         more = "more --windows" if _more_there(begun, 1) else "a longer --text"
         return first, (
             f"{among}{phrase(least)} {'have' if len(least) > 1 else 'has'} the least divergence, "
-            f"{figures_of(first)}, but one window gives no standard error, so that may be chance: "
-            f"read {more}."
+            f"{figures_of(first)}, but one window gives no standard error: read {more}."
         )
     limit = beyond_chance(windows)
     if ties := [row for row in others if compared[row.name, first.name].errors < limit]:
-        return _tied([first, *ties], windows, begun, compared, rows)
+        return _tied([first, *ties], windows, begun, compared)
     errors = errors_apart(compared[others[0].name, first.name].errors)
     return first, (
         f"{among}{first.name} has the least divergence, {figures_of(first)}, {errors} below "
-        f"{others[0].name} ({short_figures(others[0])}): take it{_smaller(first, others)}{larger}."
+        f"{others[0].name} ({short_figures(others[0])}): take it."
     )
 
 
 def _tied(
-    alike: Sequence[EvaluationRow],
-    windows: int,
-    begun: EvaluationBegun,
-    compared: Comparisons,
-    rows: Sequence[EvaluationRow],
+    alike: Sequence[EvaluationRow], windows: int, begun: EvaluationBegun, compared: Comparisons
 ) -> tuple[EvaluationRow, str]:
     """The sentence if the best candidate, the first, cannot be distinguished from others."""
     first, *ties = alike
     best = min(alike, key=lambda row: row.nbytes)
+    errors = [compared[row.name, first.name].errors for row in ties]
     if all(row.kl_mean == first.kl_mean for row in alike):
         differ = f"have the same divergence of {_kl(first):.3g} nats"
     else:
-        farthest = max(compared[row.name, first.name].errors for row in ties)
         differ = (
             f"cannot be told apart on {windows_of(windows)}: they differ by "
-            f"{'at most ' * (len(ties) > 1)}{farthest:.1f} standard errors "
+            f"{'at most ' * (len(ties) > 1)}{max(errors):.1f} standard errors "
             f"({short_figures(first)} and {short_figures(ties[-1])})"
         )
     smallest = sum(row.nbytes == best.nbytes for row in alike)
     take = f"{best.name}, {'the' if smallest == 1 else 'one of the'} smallest"
     if smallest == len(alike):
         take = "either" if len(alike) == 2 else "any of them"
-    errors = compared[ties[0].name, first.name].errors
-    if errors >= _GUESS:  # if the difference stays, how many windows would tell
-        needed = math.ceil(1.1 * windows * (_LIMIT / errors) ** 2)
+    if errors[0] >= _GUESS:  # if the difference stays, how many windows would tell
+        needed = math.ceil(1.1 * windows * (_LIMIT / errors[0]) ** 2)
         rounded = max(windows + 1, round(needed, 2 - len(str(needed))))
         longer = "" if _more_there(begun, rounded - 1) else " of a longer text"
         take += f", or decide with about {rounded:,} windows{longer}"
-    larger = _larger(best, [row for row in rows if row is best or row not in alike])
-    return best, f"{phrase([row.name for row in alike])} {differ}: take {take}{larger}."
+    return best, f"{phrase([row.name for row in alike])} {differ}: take {take}."
 
 
 def _more_there(begun: EvaluationBegun, windows: int) -> bool:
     return begun.text.available // begun.text.window > windows
 
 
-def _smaller(first: EvaluationRow, others: Sequence[EvaluationRow]) -> str:
-    near = [r for r in others if r.nbytes < 0.98 * first.nbytes and _kl(r) <= _NEARLY * _kl(first)]
-    if not near:
-        return ""
-    row = min(near, key=lambda each: each.nbytes)
-    return (
-        f", or {row.name}, with {1 - row.nbytes / first.nbytes:.0%} fewer bytes, for {_kl(row):.3g}"
-    )
-
-
-def _larger(best: EvaluationRow, rows: Sequence[EvaluationRow]) -> str:
-    top = min(rows, key=lambda row: (_kl(row), row.nbytes))
-    if top.nbytes <= best.nbytes or _kl(top) >= _kl(best):
-        return ""
-    return f"; with {top.bits_per_parameter:.2f} bits {top.name} comes to {_kl(top):.3g}"
-
-
 def _inputs(
     best: EvaluationRow, rows: Sequence[EvaluationRow], compared: Comparisons, windows: int
-) -> str:
+) -> list[str]:
+    """What the best with quantized inputs of layers comes to; empty without such a row."""
     with_inputs = [row for row in rows if row.scheme == best.scheme and row.activations is not None]
     if best.activations is not None or not with_inputs:
-        return ""
+        return []
     row = min(with_inputs, key=_kl)
     more = compared[row.name, best.name]
-    if more.difference == 0:
-        how = "as its weights alone"
-    elif more.errors < beyond_chance(windows):
+    how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
+    if more.errors < beyond_chance(windows):
         how = f"which {windows_of(windows)} cannot tell from chance"
-    else:
-        how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
-    return f" With its inputs in {row.activations}, {best.scheme} comes to {_kl(row):.3g}, {how}."
+    return [f"With its inputs in {row.activations}, {best.scheme} comes to {_kl(row):.3g}, {how}."]
 
 
 def _kl(row: EvaluationRow) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,23 +25,18 @@ from qtui_core.evaluation.changes import (
     uniform,
 )
 from qtui_core.evaluation.figures import TOKEN_SCORES
-from qtui_core.evaluation.merged import adapted, refuse_parts
-from qtui_core.evaluation.results import (
-    Candidate,
-    EvaluatedText,
-    EvaluationBegun,
-    PartScored,
-)
-from qtui_core.evaluation.scores import TokenScores, score
+from qtui_core.evaluation.merged import adapted
+from qtui_core.evaluation.results import Candidate, EvaluatedText, EvaluationBegun, PartScored
+from qtui_core.evaluation.scores import score
 from qtui_core.evaluation.settings import ORIGINAL, EvaluationSettings
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.extras import installed_version
+from qtui_core.job import IDLE, Job
 from qtui_core.loading.text import HELD_BACK_PROSE, MAX_BYTES, Text, builtin_text, read_text
-from qtui_core.loading.tokens import Ids, Tokenizer, positions_of
+from qtui_core.loading.tokens import Tokenizer, positions_of
 from qtui_core.models import ModelSource, open_model
 from qtui_core.models.quoting import listed, quoted
-from qtui_core.quant import Cancelled
 from qtui_core.quantities import plural
 from qtui_core.training.run.placement import NoGpu
 
@@ -51,9 +46,6 @@ from qtui_core.training.run.placement import NoGpu
 BATCH_TOKENS = 4096
 LOGIT_BYTES = 1 << 30
 _LIBRARIES = ("torch", "transformers")
-
-#: Is called with the progress, 0 to 1, and the current activity.
-Advance = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +64,14 @@ def evaluate(
     tell: Callable[[EvaluationBegun | PartScored], None],
     *,
     done: Collection[tuple[int, int]] = (),
-    advance: Advance = lambda fraction, words: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    job: Job = IDLE,
 ) -> None:
     """Passes an EvaluationBegun to `tell`, then a PartScored for every part, batch by batch. Parts
     in `done`, as (number of the batch, number of the candidate), are left out; `tell` may add parts
     to it.
 
     Raises:
-        Cancelled: `cancelled()` was true; it is called before each layer.
+        Cancelled: the job was cancelled, which is looked at before each layer.
         NoGpu: `settings.device` is "cuda", and there is none.
         UsageError: the text is too short, or a scheme, assignment or checkpoint does not fit.
         ModelError: the model cannot be run here, has no head for the next token, or its logits are
@@ -90,7 +81,7 @@ def evaluate(
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise NoGpu("There is no GPU to run on: PyTorch finds none. Use --device cpu.")
     with ExitStack() as stack:
-        advance(0.0, "opening the model")
+        job.at(0.0, words="opening the model")
         work = _prepare(source, settings, stack)
         begun = work.begun
         tell(begun)
@@ -103,52 +94,30 @@ def evaluate(
                 words = (
                     f"{begun.candidates[number].name}, batch {batch + 1} of {len(begun.batches)}"
                 )
-                taken = (batch * count + number) * units
+                total, taken = begun.parts * units, (batch * count + number) * units
 
-                def step(words: str = words) -> None:
+                def step(words: str = words, total: int = total) -> None:
                     nonlocal taken
-                    if cancelled():
-                        raise Cancelled("The evaluation was cancelled.")
-                    advance(min(1.0, taken / (begun.parts * units)), words)
+                    job.at(min(total, taken), total, words)
                     taken += 1
 
-                began = time.perf_counter()
-                scores, logits = _part(work, number, windows, original, step)
+                began, way, scored = time.perf_counter(), work.ways[number], work.windows.scored
+                how = ForwardPass(way.change, way.activations, step)
+                logits = work.model.logits(windows, scored, how)
+                if original is None:
+                    work.model.refuse_broken(logits)
+                targets = torch.from_numpy(windows[:, -scored:]).to(logits.device)
+                with torch.inference_mode():
+                    scores = score(logits, original, targets)
                 original = logits if original is None else original
                 if number in missing:
-                    tell(_part_scored(batch, number, work, scores, time.perf_counter() - began))
-
-
-def _part(
-    work: _Prepared,
-    number: int,
-    windows: Ids,
-    original: torch.Tensor | None,
-    step: Callable[[], None],
-) -> tuple[TokenScores, torch.Tensor]:
-    """The scores, and the logits that they are of."""
-    way, scored = work.ways[number], work.windows.scored
-    logits = work.model.logits(windows, scored, ForwardPass(way.change, way.activations, step))
-    if original is None and not bool(logits.isfinite().any(-1).all()):
-        broken = work.model.broken
-        why = f"{quoted(broken)} has NaN or infinite values" if broken else "a layer overflows"
-        raise ModelError(
-            f"{quoted(work.begun.model)} itself gives logits that are not finite ({why}), so "
-            f"there is nothing to compare with: find out where they come from first."
-        )
-    targets = torch.from_numpy(windows[:, -scored:]).to(logits.device)
-    with torch.inference_mode():
-        return score(logits, original, targets), logits
-
-
-def _part_scored(
-    batch: int, number: int, work: _Prepared, scores: TokenScores, seconds: float
-) -> PartScored:
-    texts = {
-        name: b64encode(scores[name].tobytes()).decode() if number or row.of_original else ""
-        for name, row in TOKEN_SCORES.items()
-    }
-    return PartScored(batch, number, work.ways[number].change.nbytes(), seconds=seconds, **texts)
+                    seconds = time.perf_counter() - began
+                    texts = {
+                        name: b64encode(scores[name].tobytes()).decode()
+                        for name, row in TOKEN_SCORES.items()
+                        if number or row.of_original
+                    }
+                    tell(PartScored(batch, number, way.change.nbytes(), seconds=seconds, **texts))
 
 
 def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
@@ -178,9 +147,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
                 f"{quoted(source.id)} are used."
             )
     model = StreamedModel(source, settings.device)
-    if merged:
-        refuse_parts(merged, {w.info.name for w in model.weights} - set(model.unnamed))
-    notes += _notes_on(model, (*chosen.values(), *(each.schemes for each in settings.given)))
+    notes += _note_on_parts(model, changes)
     if text.partial:
         notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")
     tokenizer = Tokenizer(model.loaded)
@@ -197,39 +164,36 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         for number, change in enumerate(changes)
         for scheme in (None, *(settings.activations if number else ()))
     ]
+    device = f"CPU, {plural(torch.get_num_threads(), 'thread')}"
+    if settings.device == "cuda":
+        device = torch.cuda.get_device_name(0)
+    origin = text.origin, tokenizer.words, windows.available, windows.digest
     begun = EvaluationBegun(
         model=source.id,
         architecture=source.architecture or "",
         parameters=source.parameters,
         nbytes=source.nbytes,
         settings=settings,
-        text=EvaluatedText(
-            origin=text.origin,
-            tokenizer=tokenizer.words,
-            available=windows.available,
-            digest=windows.digest,
-            window=length,
-            scored=windows.scored,
-            windows=count,
-        ),
+        text=EvaluatedText(*origin, length, windows.scored, count),
         candidates=tuple(Candidate(c.name, None if a is None else str(a)) for c, a in ways),
         batches=tuple(min(size, count - start) for start in range(0, count, size)),
-        device=_device_words(settings.device),
+        device=f"{device}, float32",
         notes=tuple(notes),
         versions={name: installed_version(name) or "" for name in _LIBRARIES},
     )
     return _Prepared(begun, model, windows, tuple(ForwardPass(c, a) for c, a in ways))
 
 
-def _notes_on(model: StreamedModel, assignments: Iterable[Iterable[str]]) -> list[str]:
+def _note_on_parts(model: StreamedModel, changes: Sequence[WeightChange]) -> list[str]:
+    """A note on weights that are put together of several tensors. Raises ModelError if one of these
+    tensors is to be changed alone."""
     if not model.unnamed:
         return []
     whole = {weight.info.name for weight in model.weights} - set(model.unnamed)
-    lost = dict.fromkeys(name for names in assignments for name in names if name not in whole)
-    if lost:
+    if lost := dict.fromkeys(n for change in changes for n in change.alone if n not in whole):
         raise ModelError(
             f"The model that runs does not have {listed(list(lost))} as tensors of their own, so "
-            f"no assignment can be given to it: only one scheme for all, with --schemes."
+            f"neither an assignment nor an adapter can be given to it: only --schemes."
         )
     return [
         f"transformers puts {listed(list(model.unnamed))} together from tensors of the checkpoint: "
@@ -244,12 +208,5 @@ def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
         return read_text(settings.text, "an evaluation")
     if source.origin == "demo":
         return builtin_text()
-    return Text(
-        HELD_BACK_PROSE.read_text(encoding="utf-8"), "prose inside qtui (Python's documentation)"
-    )
-
-
-def _device_words(device: str) -> str:
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name(0)}, float32"
-    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, float32"
+    prose = HELD_BACK_PROSE.read_text(encoding="utf-8")
+    return Text(prose, "prose inside qtui (Python's documentation)")

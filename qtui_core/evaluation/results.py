@@ -83,10 +83,10 @@ class PartScored:
     batch: int
     candidate: int
     nbytes: int
-    loss: str
-    divergence: str
-    agreement: str
-    seconds: float
+    loss: str = ""
+    divergence: str = ""
+    agreement: str = ""
+    seconds: float = 0.0
 
     def scores(self) -> Iterator[tuple[str, TokenScore, bytes]]:
         """(name, row, values) of each score that this candidate has. Raises ValueError for a text
@@ -157,6 +157,14 @@ TEXT_ROWS: Final = (
 )
 
 
+_MODEL_ROWS: Final = (
+    ("id", "begun.model"),
+    ("architecture", "begun.architecture"),
+    ("parameters", "begun.parameters"),
+    ("bytes", "begun.nbytes"),
+)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The result so far. `windows` is the number that every row has read; `ended` is "done",
@@ -170,15 +178,7 @@ class Evaluation:
 
     PRINTED = (
         ("schema_version", "begun.schema_version"),
-        (
-            "model",
-            (
-                ("id", "begun.model"),
-                ("architecture", "begun.architecture"),
-                ("parameters", "begun.parameters"),
-                ("bytes", "begun.nbytes"),
-            ),
-        ),
+        ("model", _MODEL_ROWS),
         ("text", TEXT_ROWS),
         ("settings", "begun.settings"),
         ("device", "begun.device"),
@@ -221,11 +221,9 @@ def _recording(
 ) -> EvaluationRecording:
     parts = {(p.batch, p.candidate): p for p in events if isinstance(p, PartScored)}
     fitting = tuple(part for part in parts.values() if _fits(begun, part))
-    if left_out := len(parts) - len(fitting):
-        complaint = (
-            f"Left out: {plural(left_out, 'part')} without a number for each scored token of the "
-            f"windows. {complaint}"
-        ).strip()
+    if left := len(parts) - len(fitting):
+        lacks = f"Left out: {plural(left, 'part')} without a number for each scored token."
+        complaint = f"{lacks} {complaint}".strip()
     return EvaluationRecording(begun, fitting, complaint)
 
 

@@ -8,7 +8,7 @@ tokens, the first counts as the most likely, as in llama.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ TokenScores = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class NextTokens:
-    """Distributions of the next token, as float64 log probabilities `[tokens, vocabulary]`.
+    """Distributions of the next token, as float64 log probabilities `[tokens, vocabulary]`. Each
+    row of TOKEN_SCORES has a method.
 
     Attributes:
         q, p: of the candidate and of the original; the same for the original itself.
@@ -54,14 +55,6 @@ class NextTokens:
         return self.p.argmax(-1) == self.q.argmax(-1)
 
 
-#: The functions of the rows of TOKEN_SCORES.
-_SCORES: Mapping[str, Callable[[NextTokens], torch.Tensor]] = {
-    "loss": NextTokens.loss,
-    "divergence": NextTokens.divergence,
-    "agreement": NextTokens.agreement,
-}
-
-
 def score(
     logits: torch.Tensor, original: torch.Tensor | None, targets: torch.Tensor
 ) -> TokenScores:
@@ -81,9 +74,9 @@ def score(
         log_q = torch.log_softmax(q[rows].double(), -1)
         log_p = log_q if p is None else torch.log_softmax(p[rows].double(), -1)
         pair = NextTokens(log_q, log_p, targets.reshape(-1)[rows])
-        for name, found in parts.items():
-            found.append(_SCORES[name](pair))
+        for name, values in parts.items():
+            values.append(getattr(pair, name)())
     return {
-        name: torch.cat(found).cpu().numpy().astype(TOKEN_SCORES[name].dtype).reshape(targets.shape)
-        for name, found in parts.items()
+        name: torch.cat(values).cpu().numpy().astype(row.dtype).reshape(targets.shape)
+        for (name, row), values in zip(TOKEN_SCORES.items(), parts.values(), strict=True)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -78,20 +79,14 @@ class EvaluationSettings:
 
         Raises UsageError for settings that cannot be evaluated.
         """
-        from dataclasses import replace
-
-        for name, value, least in (
-            ("--windows", self.windows, 1),
-            ("--window", self.window, LEAST_WINDOW),
-        ):
+        for name, value, least in (("s", self.windows, 1), ("", self.window, LEAST_WINDOW)):
             if value is not None and value < least:
-                raise UsageError(f"{name} is {value}; it takes {least} or more.")
-        for scheme in self.activations:
+                raise UsageError(f"--window{name} is {value}; it takes {least} or more.")
+        for scheme in (*self.schemes, *self.activations):
             if isinstance(scheme.granularity, PerModel):
                 raise UsageError(
-                    f"{scheme} for activations is a range that is fixed beforehand, which an "
-                    f"evaluation does not calibrate: write {scheme.format}:token or "
-                    f"{scheme.format}:tensor."
+                    f"{scheme} shares one scale among all tensors, which an evaluation does not "
+                    f"look for beforehand: write {scheme.format}:tensor."
                 )
         schemes = self.schemes
         if not (schemes or self.assignment or self.given or self.against is not None):

@@ -20,8 +20,9 @@ from torch import nn
 
 from qtui_core.activations.capture import THREADED_PARAMETERS
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import QtuiError
+from qtui_core.errors import ModelError, QtuiError
 from qtui_core.evaluation.changes import StoredWeight, WeightChange
+from qtui_core.inspection.sentences import not_finite
 from qtui_core.loading.model import LoadedModel, is_linear, map_language_model, spellings
 from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, Role, TensorInfo
@@ -80,7 +81,6 @@ class StreamedModel:
         unnamed: names of parameters that transformers made of several tensors of the checkpoint.
             They stay in memory.
         units: how many times weights are loaded in a pass.
-        broken: the first weight that was read with a value that is not finite; "" if none.
     """
 
     def __init__(self, source: ModelSource, device: str) -> None:
@@ -89,7 +89,7 @@ class StreamedModel:
         self._model = self.loaded.model
         self._device = torch.device(device)
         self._pass: ForwardPass | None = None
-        self.broken = ""
+        self._broken = ""  # the first weight that was read with a value that is not finite
         weights = _weights_of(source, self._model)
         self.weights = tuple(weights.values())
         self.unnamed = tuple(w.info.name for w in self.weights if isinstance(w.rows, ArrayRows))
@@ -133,26 +133,33 @@ class StreamedModel:
 
     def forward(self, ids: Ids, scored: int) -> torch.Tensor:
         """As `logits`, inside of `running`."""
-        settings: dict[str, Any] = {}
+        keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        settings: dict[str, Any] = {"logits_to_keep": scored + 1} if keeps else {}
         if hasattr(self._model.config, "use_cache"):
             settings["use_cache"] = False
-        if "logits_to_keep" in inspect.signature(self._model.forward).parameters:
-            settings["logits_to_keep"] = scored + 1
         given = torch.from_numpy(ids).to(self._device)
-        found = self._model(input_ids=given, **settings).logits
-        return found[:, -scored - 1 : -1].float()
+        logits = self._model(input_ids=given, **settings).logits
+        return logits[:, -scored - 1 : -1].float()
+
+    def refuse_broken(self, logits: torch.Tensor) -> None:
+        """Raises ModelError if there are logits of the original, `[..., vocabulary]`, of which none
+        is finite."""
+        if broken := int((~logits.isfinite().any(-1)).sum()) * logits.shape[-1]:
+            why = (
+                f"which {quoted(self._broken)} has too" if self._broken else "as a layer overflows"
+            )
+            where = f"among the logits of {quoted(self.loaded.source.id)} itself ({why})"
+            raise ModelError(f"{not_finite(broken, where)}.")
 
     def _refusal(self, error: Exception) -> QtuiError:
-        lines = str(error).strip().splitlines() or [""]
+        name = quoted(self.loaded.source.id)
         if isinstance(error, torch.OutOfMemoryError):
             return QtuiError(
-                f"The GPU ran out of memory while {quoted(self.loaded.source.id)} ran: take a "
-                f"shorter --window, or --device cpu."
+                f"The GPU ran out of memory while {name} ran: take a shorter --window, or --device "
+                f"cpu."
             )
-        return QtuiError(
-            f"The forward pass of {quoted(self.loaded.source.id)} failed "
-            f"({type(error).__name__}: {printable(lines[0])[:200]})."
-        )
+        said = printable(str(error).strip().partition("\n")[0])[:200]
+        return QtuiError(f"The forward pass of {name} failed ({type(error).__name__}: {said}).")
 
     def _stream(self, unit: nn.Module, slots: list[_Slot], *, is_layer: bool) -> None:
         """Lets each call of the unit load the weights of `slots`, and drop them afterwards."""
@@ -171,7 +178,8 @@ class StreamedModel:
             try:
                 for slot in slots:
                     value = torch.from_numpy(self._pass.change.values(slot.weight))
-                    self._check(value, slot.weight)
+                    if not (self._broken or torch.isfinite(value.sum()) or value.isfinite().all()):
+                        self._broken = slot.weight.info.name
                     moved = nn.Parameter(value.to(self._device), requires_grad=False)
                     setattr(slot.module, slot.name, moved)
                     self._pass.loaded(slot.weight, moved)
@@ -186,10 +194,6 @@ class StreamedModel:
         drop()
         # In place of hooks, so that `ForwardPass.layer` may leave a layer out.
         unit.forward = call
-
-    def _check(self, value: torch.Tensor, weight: StoredWeight) -> None:
-        if not self.broken and not torch.isfinite(value.sum()) and not value.isfinite().all():
-            self.broken = weight.info.name
 
     def _rounding(self, weight: StoredWeight) -> Callable[..., Any]:
         """A hook that quantizes the inputs of the layer with this weight, if the pass does."""
@@ -210,10 +214,10 @@ def _rounded(x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
     """`x` `[windows, tokens, features]` or `[tokens, features]`, quantized for each window
     separately, as if the model read one window at a time."""
     parts = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
-    found = np.empty(parts.shape, np.float32)
-    for part, out in zip(parts, found, strict=True):
+    rounded = np.empty(parts.shape, np.float32)
+    for part, out in zip(parts, rounded, strict=True):
         quantize(np.ascontiguousarray(part.cpu().numpy()), scheme).dequantize(out=out)
-    return torch.from_numpy(found).to(x.device).reshape(x.shape)
+    return torch.from_numpy(rounded).to(x.device).reshape(x.shape)
 
 
 def _weights_of(source: ModelSource, model: Any) -> dict[int, StoredWeight]:
@@ -234,18 +238,8 @@ def _weight_of(source: ModelSource, names: list[str], value: torch.Tensor) -> St
         info = source.tensors.get(name)
         if info is not None and info.shape == tuple(value.shape) and _is_same(source, info, value):
             return StoredWeight(info, RowReader(source, name))
-    nbytes = value.numel() * value.element_size()
-    info = TensorInfo(
-        name=names[0],
-        dtype=_DTYPES[value.dtype],
-        shape=tuple(value.shape),
-        parameters=value.numel(),
-        nbytes=nbytes,
-        file="",
-        begin=0,
-        end=nbytes,
-        readable=True,
-    )
+    dtype, shape, nbytes = _DTYPES[value.dtype], tuple(value.shape), value.nbytes
+    info = TensorInfo(names[0], dtype, shape, value.numel(), nbytes, "", 0, nbytes, True)
     return StoredWeight(info, ArrayRows(value.reshape(info.matrix)))
 
 

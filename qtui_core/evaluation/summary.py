@@ -16,26 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.conclude import Comparisons, PairedDifference, conclude_evaluation
 from qtui_core.evaluation.figures import FIGURES, TOKEN_SCORES
 from qtui_core.evaluation.results import Evaluation, EvaluationBegun, EvaluationRow, PartScored
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class _Tokens:
-    """The scores of a candidate by name, float64 `[windows, scored]`."""
-
-    scores: Mapping[str, Floats]
-    nbytes: int
-    seconds: float
-
-    @property
-    def divergence(self) -> Floats:
-        """Zeros for the original."""
-        return self.scores.get("divergence", np.zeros_like(self.scores["loss"]))
 
 
 def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = "") -> Evaluation:
@@ -56,54 +41,57 @@ def compare_candidates(
     batches = [b for b in range(len(begun.batches)) if all((b, c) in known for c in numbers)]
     if not batches and (0, 0) in known:
         batches, numbers = [0], [c for c in numbers if (0, c) in known]
-    windows = sum(begun.batches[b] for b in batches)
     if not batches:
         return 0, (), {}
-    tokens = {c: _read(begun, [known[b, c] for b in batches]) for c in numbers}
-    rows = tuple(_row(begun, number, tokens) for number in tokens)
-    means = {row.name: tokens[c].divergence.mean(1) for c, row in zip(tokens, rows, strict=True)}
-    compared = {
-        (a.name, b.name): _compared(means[a.name], means[b.name])
-        for a in rows[1:]
-        for b in rows[1:]
-        if a is not b and a.kl_mean is not None and b.kl_mean is not None
+    own = {c: [known[b, c] for b in batches] for c in numbers}
+    scores = {c: _scores(begun, read) for c, read in own.items()}
+    first = float(scores[0]["loss"].mean())
+    rows = tuple(_row(begun, c, read, scores[c], first) for c, read in own.items())
+    means = {
+        row.name: scores[c]["divergence"].mean(1)
+        for c, row in zip(numbers, rows, strict=True)
+        if row.kl_mean is not None and c
     }
-    return windows, rows, compared
+    compared = {(a, b): _compared(means[a], means[b]) for a in means for b in means if a != b}
+    return sum(begun.batches[b] for b in batches), rows, compared
 
 
-def _read(begun: EvaluationBegun, parts: Sequence[PartScored]) -> _Tokens:
+def _scores(begun: EvaluationBegun, parts: Sequence[PartScored]) -> dict[str, Floats]:
+    """By name, float64 `[windows, scored]`. The divergence of the original is zero."""
     values: dict[str, list[npt.NDArray[Any]]] = {}
     for part in parts:
         for name, score, raw in part.scores():
             values.setdefault(name, []).append(np.frombuffer(raw, score.dtype))
     scored = begun.text.scored
-    return _Tokens(
-        {n: np.concatenate(v).astype(np.float64).reshape(-1, scored) for n, v in values.items()},
-        parts[-1].nbytes,
-        sum(part.seconds for part in parts),
-    )
+    found = {n: np.concatenate(v).astype(np.float64).reshape(-1, scored) for n, v in values.items()}
+    return {"divergence": np.zeros_like(found["loss"]), **found}
 
 
-def _row(begun: EvaluationBegun, number: int, tokens: Mapping[int, _Tokens]) -> EvaluationRow:
-    candidate, own = begun.candidates[number], tokens[number]
-    finite = np.logical_and.reduce([np.isfinite(values) for values in own.scores.values()])
-    whole = bool(finite.all())
+def _row(
+    begun: EvaluationBegun,
+    number: int,
+    parts: Sequence[PartScored],
+    scores: Mapping[str, Floats],
+    first: float,
+) -> EvaluationRow:
+    """`first`: the mean loss of the original."""
+    candidate, nbytes = begun.candidates[number], parts[-1].nbytes
+    finite = np.logical_and.reduce([np.isfinite(values) for values in scores.values()])
     figures: dict[str, Any] = {}
     for figure in FIGURES:
         if figure.of is not None:
             score, how = figure.of
-            values = own.divergence if score == "divergence" else own.scores.get(score)
-            known = whole or TOKEN_SCORES[score].dtype == "|u1"
-            figures[figure.name] = None if values is None or not known else _REDUCTIONS[how](values)
-    loss, first = figures["loss"], tokens[0].scores["loss"].mean()
+            known = score in scores and (finite.all() or TOKEN_SCORES[score].dtype == "|u1")
+            figures[figure.name] = _REDUCTIONS[how](scores[score]) if known else None
+    loss = figures["loss"]
     return EvaluationRow(
         scheme=candidate.scheme,
         activations=candidate.activations,
-        bits_per_parameter=8 * own.nbytes / begun.parameters if begun.parameters else 0.0,
-        nbytes=own.nbytes,
+        bits_per_parameter=8 * nbytes / begun.parameters if begun.parameters else 0.0,
+        nbytes=nbytes,
         nonfinite=int(finite.size - np.count_nonzero(finite)),
-        seconds=own.seconds,
-        loss_change=None if loss is None or not math.isfinite(first) else loss - float(first),
+        seconds=sum(part.seconds for part in parts),
+        loss_change=None if loss is None or not math.isfinite(first) else loss - first,
         **figures,
     )
 

@@ -21,13 +21,9 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.settings import (
-    LEAST_WINDOW,
-    WINDOW,
-    EvaluationSettings,
-    usual_windows,
-)
+from qtui_core.evaluation.settings import LEAST_WINDOW, WINDOW, EvaluationSettings, usual_windows
 from qtui_core.loading.tokens import Ids, Tokenizer, cut
+from qtui_core.quantities import plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,23 +65,17 @@ def cut_windows(
             the model takes too few.
     """
     prefix = tokenizer.prefix
-    length = settings.window or min(WINDOW, limit or WINDOW)
-    if limit is not None and limit - prefix.size < LEAST_WINDOW:
-        raise UsageError(
-            f"The model takes {limit:,} token{'s' * (limit != 1)} at once, by its config.json, and "
-            f"an evaluation needs a window of {LEAST_WINDOW + prefix.size} at least."
-        )
+    length = settings.window or min(WINDOW, limit or WINDOW, max(ids.size + prefix.size, 1))
+    own = length - prefix.size
     if limit is not None and length > limit:
         raise UsageError(
             f"--window {length:,} is longer than the {limit:,} tokens that the model takes at once."
         )
-    if settings.window is None and ids.size + prefix.size < length:
-        length = ids.size + prefix.size
-    own = length - prefix.size
     if own < LEAST_WINDOW or ids.size < own:
+        takes = "" if limit is None else f", and the model takes {limit:,} at once"
         raise UsageError(
-            f"The text has {ids.size:,} token{'s' * (ids.size != 1)}, and an evaluation needs a "
-            f"window of {max(own, LEAST_WINDOW):,} at least; a few thousand tokens make a good one."
+            f"The text has {plural(ids.size, 'token')}{takes}: an evaluation needs a window of "
+            f"{max(own, LEAST_WINDOW):,} at least, and a few thousand tokens make a good one."
         )
     rows = cut(ids, own, settings.windows or usual_windows(length, parameters))
     begun = np.broadcast_to(prefix, (len(rows), prefix.size))

@@ -72,10 +72,10 @@ def conclude_census(census: Census) -> str:
             f"{census.model} is a configuration without weights, so there is nothing to measure; "
             f"open a folder with .safetensors files to see what quantizing costs."
         )
-    main = census.dtypes[0]
     if not census.nbytes:
         return f"No tensor of {census.model} has an element, so there is nothing to quantize."
-    stored = f"{percent(main.nbytes / census.nbytes)} of {census.model}'s bytes are {main.dtype}"
+    share, dtype = percent(census.dtypes[0].nbytes / census.nbytes), census.dtypes[0].dtype
+    stored = f"{share} of {census.model}'s bytes are {dtype}"
     if census.quantization:
         return (
             f"{stored}, and the checkpoint is quantized already; "
@@ -83,6 +83,5 @@ def conclude_census(census: Census) -> str:
         )
     bits = 8 * census.nbytes / census.parameters if census.parameters else 0.0
     return (
-        f"{stored}, {bits:.3g} bits per parameter; read the values too to see what 4 or 8 bits "
-        f"would cost."
+        f"{stored}, {bits:.3g} bits per parameter; read the values to see what 4 or 8 would cost."
     )

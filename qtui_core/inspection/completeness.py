@@ -34,21 +34,25 @@ _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.\d{1,9}\.")
 
 def check_completeness(source: ModelSource) -> Completeness:
     """Which of the parameters that config.json implies are stored, in their shapes."""
-    why = _unchecked(source)
-    if why or source.config is None:
-        return Completeness(unchecked=why)
+    config = source.config
+    if not source.tensors:
+        return Completeness(unchecked="there are no weights")
+    if config is None:
+        return Completeness(unchecked="there is no config.json beside the weights")
+    if any(name.lower().endswith(".gguf") for name in source.files):
+        return Completeness(unchecked="GGUF files name tensors in a way of their own")
     try:
-        shape = _shape_of(source.config)
+        shape = _shape_of(config)
     except UnknownFamily:
-        family = source.config.get("model_type")
-        return Completeness(unchecked=f"no shape of models of type {quoted(family)} is built in")
+        family = quoted(config.get("model_type"))
+        return Completeness(unchecked=f"no shape of models of type {family} is built in")
     except UsageError as error:
         return Completeness(unchecked=str(error))
     stored = _stored(source)
-    given = source.config.get("architectures")
+    given = config.get("architectures")
     classes = given if isinstance(given, list) else []
     other = bool(classes) and shape.architecture not in classes
-    whole = isinstance(source.config.get("text_config"), Mapping)
+    whole = isinstance(config.get("text_config"), Mapping)
     implied = dict(named_parameters(shape))
     if other and not whole:  # a class with another head
         heads = {module.name for module in shape.head_modules}
@@ -57,9 +61,14 @@ def check_completeness(source: ModelSource) -> Completeness:
     cores = {_core(name) for name in implied}
     # Tensors that nothing implies by name, which may be implied ones under other names.
     left = Counter(_place(name, s) for core, (name, s) in stored.items() if core not in cores)
-    missing = []
+    missing, misshapen = [], []
     for name, sizes in implied.items():
-        if _core(name) in stored:
+        if (core := _core(name)) in stored:
+            there = stored[core][1]
+            # Some classes turn stacks of experts as they are loaded.
+            turned = (sizes[0], *sizes[:0:-1]) if len(sizes) == 3 else sizes
+            if there is not None and there not in (sizes, turned):
+                misshapen.append(Misshapen(name, there, sizes))
             continue
         ways: list[tuple[Sizes | None, int]] = [(sizes, 1)]
         if name.rpartition(".")[0].endswith("experts") and len(sizes) == 3:
@@ -68,24 +77,17 @@ def check_completeness(source: ModelSource) -> Completeness:
             parts = 2 if name.endswith("gate_up_proj") else 1
             count = parts * sizes[0]
             ways += [((sizes[1] // parts, sizes[2]), count), (None, count)]
-        for each, count in ways:
-            place = _place(name, each)
-            if left[place] >= count:
-                left[place] -= count
-                break
-        else:
+        places = [(_place(name, size), count) for size, count in ways]
+        place, count = next(((p, c) for p, c in places if left[p] >= c), (None, 0))
+        if place is None:
             missing.append(name)
+        else:
+            left[place] -= count
     return Completeness(
         architecture=shape.architecture,
         implied=len(implied),
         missing=tuple(missing),
-        misshapen=tuple(
-            Misshapen(name, there, sizes)
-            for name, sizes in implied.items()
-            if (there := stored.get(_core(name), ("", None))[1]) is not None
-            # Some classes turn stacks of experts as they are loaded.
-            and there not in (sizes, (*sizes[:1], *sizes[:0:-1]) if len(sizes) == 3 else sizes)
-        ),
+        misshapen=tuple(misshapen),
         partly_of=named(classes[0]) if (other or whole) and classes else "",
     )
 
@@ -97,17 +99,6 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
         return shape_from_config(config)
     except UnknownFamily:
         return shape_from_config({k: v for k, v in config.items() if k != "architectures"})
-
-
-def _unchecked(source: ModelSource) -> str:
-    """Why nothing can be checked; "" if it can be."""
-    if not source.tensors:
-        return "there are no weights"
-    if source.config is None:
-        return "there is no config.json beside the weights"
-    if any(name.lower().endswith(".gguf") for name in source.files):
-        return "GGUF files name tensors in a way of their own"
-    return ""
 
 
 def _stored(source: ModelSource) -> dict[str, tuple[str, Sizes | None]]:
@@ -137,16 +128,14 @@ def faults(found: Completeness, model: str) -> str:
     nothing is wrong or nothing was checked."""
     wrong, then = [], []
     if found.missing:
-        first = f", {'first ' * (len(found.missing) > 1)}'{printable(found.missing[0])}'"
         count = plural(len(found.missing), "tensor")
-        wrong.append(f"lacks {count} that its config.json implies{first}")
+        name = f"{'first ' * (len(found.missing) > 1)}'{printable(found.missing[0])}'"
+        wrong.append(f"lacks {count} that its config.json implies, {name}")
         then.append("fills what is missing with random numbers")
     if found.misshapen:
-        bad = found.misshapen[0]
-        wrong.append(
-            f"has {plural(len(found.misshapen), 'tensor')} of another shape, "
-            f"'{printable(bad.name)}' {list(bad.shape)} for {list(bad.implied)}"
-        )
+        bad, count = found.misshapen[0], plural(len(found.misshapen), "tensor")
+        shapes = f"'{printable(bad.name)}' {list(bad.shape)} for {list(bad.implied)}"
+        wrong.append(f"has {count} of another shape, {shapes}")
         then.append("refuses another shape")
     if not wrong:
         return ""

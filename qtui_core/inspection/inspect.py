@@ -19,12 +19,10 @@ from qtui_core.quant import (
     ErrorReport,
     OutlierReport,
     PerModel,
-    PerTensor,
     Scheme,
     bits_per_parameter,
     find_outliers,
     quantized_bytes,
-    statistics,
 )
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.plan import scan
@@ -72,19 +70,17 @@ def inspect_model(
 
     Raises:
         ModelError: rows could not be read.
-        UsageError: no tensor matches `pattern`.
+        UsageError: no tensor matches `pattern`, or a scheme has one scale for the whole model.
     """
+    refuse_model_scale(schemes)
     infos = select_tensors(source, pattern)
     readable = [i for i in infos if i.readable and i.elements]
     limit = limit_of(source.origin, readable, full=full)
-    extent = None
-    if any(isinstance(s.granularity, PerModel) for s in schemes):
-        extent = model_extent(source, readable, limit)
     reports = {info.name: TensorReport(info, sampled_parameters=0) for info in infos}
     parts = job.parts([info.elements for info in readable])
     for (info, rows, sample), part in zip(read_ahead(source, readable, limit), parts, strict=True):
         named = part.part(0.0, 1.0, info.name)
-        reports[info.name] = _inspect_tensor(info, rows, sample, schemes, extent, named)
+        reports[info.name] = _inspect_tensor(info, rows, sample, schemes, named)
     tensors, census, complete = (
         tuple(reports.values()),
         take_census(source),
@@ -103,31 +99,18 @@ def inspect_model(
     )
 
 
-def model_extent(
-    source: ModelSource, infos: Sequence[TensorInfo], limit: int | None
-) -> tuple[float, float] | None:
-    """The smallest and largest value in the tensors to which schemes are applied, of as many
-    elements of each as `limit` says, None for all. None if there is no finite value."""
-    matrices = [info for info in infos if is_quantizable(info)]
-    found = [statistics(rows) for _, rows, _ in read_ahead(source, matrices, limit)]
-    low = [s.min for s in found if s.min is not None]
-    high = [s.max for s in found if s.max is not None]
-    return (min(low), max(high)) if low and high else None
-
-
 def _inspect_tensor(
     info: TensorInfo,
     rows: Rows,
     sample: RowSample,
     schemes: Sequence[Scheme],
-    extent: tuple[float, float] | None,
     job: Job,
 ) -> TensorReport:
     values = StatisticsScan()
     errors = [ErrorScan(scheme) for scheme in schemes] if is_quantizable(info) else []
     scanned = (1 + len(errors)) / (2 + len(errors))  # of the work; the outliers are a second pass
     job.at(0.0)
-    scan(rows, [values, *errors], model_absmax=extent, job=job.part(0.0, scanned))
+    scan(rows, [values, *errors], job=job.part(0.0, scanned))
     stats = values.result()
     outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, job=job.part(scanned, 1.0))
     return TensorReport(
@@ -173,19 +156,18 @@ def _describe_sample(tensors: Sequence[TensorReport]) -> str:
 
 
 def refuse_model_scale(schemes: Iterable[Scheme]) -> None:
-    """Raises UsageError for a scheme whose scale belongs to the whole model: tensors with different
-    schemes cannot share one."""
+    """Raises UsageError for a scheme whose scale belongs to the whole model, which has to be read
+    for it before any tensor is."""
     for scheme in schemes:
         if isinstance(scheme.granularity, PerModel):
             raise UsageError(
-                f"{scheme} shares one scale among all tensors, so it cannot be given to some of "
-                f"them: write {scheme.format}:tensor."
+                f"{scheme} shares one scale among all tensors, which only the app's Quantize panel "
+                f"measures: write {scheme.format}:tensor."
             )
 
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
-    nbytes = model_scale_bytes(scheme) + sum(t.info.nbytes for t in tensors if not t.errors)
     quantized = [(tensor, tensor.errors[index]) for tensor in tensors if tensor.errors]
     squared_error = expected = signal = 0.0
     complete = True  # an expectation for only some tensors says nothing about the model
@@ -200,6 +182,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         signal += power
         if error.sqnr_db is not None:
             sqnr[tensor.info.name] = error.sqnr_db
+    nbytes = sum(t.info.nbytes for t in tensors if not t.errors)
     nbytes += sum(error.bytes for _, error in quantized)
     parameters = sum(t.info.parameters for t in tensors)
     relative = squared_error / signal if signal else None
@@ -213,11 +196,3 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         worst_tensor=min(sqnr, key=lambda name: sqnr[name], default=None),
         saturated=sum(error.saturated for _, error in quantized),
     )
-
-
-def model_scale_bytes(scheme: Scheme) -> int:
-    """Bytes of the scale and zero point of a whole model, which belong to no tensor."""
-    if not isinstance(scheme.granularity, PerModel):
-        return 0
-    own = replace(scheme, granularity=PerTensor())
-    return quantized_bytes(own, (1, 1)) - quantized_bytes(scheme, (1, 1))

@@ -69,10 +69,7 @@ class TensorReport:
         ("dtype", "info.dtype"),
         ("parameters", "info.parameters"),
         ("bytes", "info.nbytes"),
-        "sampled_parameters",
-        "statistics",
-        "outliers",
-        "errors",
+        *("sampled_parameters", "statistics", "outliers", "errors"),
     )
 
     @property
@@ -103,14 +100,8 @@ class SchemeTotal:
     saturated: int = 0
 
     PRINTED = (
-        "scheme",
-        "bits_per_parameter",
-        ("bytes", "nbytes"),
-        "relative_mse",
-        "sqnr_db",
-        "gaussian_sqnr_db",
-        "worst_tensor",
-        "saturated",
+        *("scheme", "bits_per_parameter", ("bytes", "nbytes"), "relative_mse", "sqnr_db"),
+        *("gaussian_sqnr_db", "worst_tensor", "saturated"),
     )
 
 

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 
 import numpy as np
 
@@ -60,14 +61,9 @@ class RowSample:
 
     def original_row(self, position: int) -> int:
         """The row of the tensor that is row `position` of the sample."""
-        ends = []
-        total = 0
-        for start, stop in self.strips:
-            total += stop - start
-            ends.append(total)
+        ends = [*accumulate(stop - start for start, stop in self.strips)]
         index = bisect_right(ends, position)
-        start, stop = self.strips[index]
-        return stop - (ends[index] - position)
+        return self.strips[index][1] - (ends[index] - position)
 
 
 def strips_of(origin: str) -> int:

@@ -181,7 +181,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(qtui, tmp_path):
     for args, code, words in (
         (("demo", "--schemes", "int99"), 2, "int99"),
         (("demo", "--schemes", ","), 2, "--schemes is empty"),
-        (("demo", "--activations", "int8:model"), 2, "int8:token"),
+        (("demo", "--activations", "int8:model"), 2, "int8:tensor"),
         (("demo", "--windows", "0"), 2, "--windows is 0; it takes 1 or more"),
         (("demo", "--window", "4"), 2, "--window is 4"),
         (("demo", "--text", str(tmp_path / "none.txt")), 2, "is not there"),

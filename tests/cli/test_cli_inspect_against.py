@@ -48,7 +48,7 @@ def test_json_has_every_key_of_the_schema(qtui, models):
     assert set(against) == {
         "model", "notes", "relative_mse", "sqnr_db", "bits_per_parameter",
         "model_bits_per_parameter", "plain_rounding", "identical", "tensors", "only_in_model",
-        "only_in_against", "other_shapes", "not_read", "worst_map",
+        "only_in_against", "other_shapes", "not_read",
     }  # fmt: skip
     assert against["model"]["id"] == str(packed)
     assert against["identical"] == 1
@@ -65,27 +65,21 @@ def test_json_has_every_key_of_the_schema(qtui, models):
     assert worst["shape"] == [64, 128]
     assert worst["against_stored"]["method"] == "GPTQ 4 bits group32"
     assert worst["plain_rounding"]["scheme"] == "int4:group32:asym"
-    cells = against["worst_map"]["max_abs_error"]
-    assert max(max(row) for row in cells) == pytest.approx(worst["max_abs_error"])
-    assert len(against["worst_map"]["column_edges"]) == len(cells[0]) + 1
 
 
 @pytest.mark.parametrize("format", ["text", "markdown", "html"])
 @pytest.mark.parametrize("ascii", [False, True])
-def test_every_face_has_the_map_and_ends_in_the_sentence(qtui, models, format, ascii):
+def test_every_face_ends_in_the_sentence(qtui, models, format, ascii):
     original, packed, _ = models
     args = ["--format", format, *(["--ascii"] if ascii else [])]
     done = qtui("inspect", str(original), "--against", str(packed), *args)
     assert done.returncode == 0, done.stderr
-    assert "Where model.layers.0.mlp.up" in done.stdout.replace("\\", "")
     assert "dB of" in done.stdout
     if ascii:
         done.stdout.encode("ascii")
     if format == "html":
-        assert "<svg" in done.stdout
         assert "model.[b].weight" in done.stdout
     else:
-        assert "0-3 |" in done.stdout
         assert "1 tensor is identical" in done.stdout
 
 

@@ -239,9 +239,7 @@ def command(
     if sensitivity:
         from qtui.cli.sensitivity import export_targets, wanted_objective
         from qtui_core.evaluation.sensitivity.settings import parse_budget
-        from qtui_core.inspection.inspect import refuse_model_scale
 
-        refuse_model_scale(parsed)
         limit = None if budget is None else parse_budget(budget)
         chosen_by = wanted_objective(objective, text)
         recipes = export_targets(exports, report, target, model, chosen_by.text, gates.baseline)
@@ -264,8 +262,7 @@ def command(
             from qtui.cli.sensitivity import assign, write_recipes
             from qtui.report.inspection.sensitivity import with_sensitivity
 
-            tools = [tool for tool, _ in recipes]
-            found = assign(source, inspection, limit, chosen_by, tools)
+            found = assign(source, inspection, limit, chosen_by)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
             held = hold_against(source, found, chosen_by.text, judge)
             written = report.output if chosen == "json" and target else None

@@ -127,14 +127,8 @@ def prediction_errors(session: Session, task: Task[PredictionsRequest]) -> Predi
 
     measured = asked.by == "kl"
     task.progress(0.0, StageProgress("one tensor at a time" if measured else "taking gradients"))
-    return (divergences if measured else estimates)(
-        source,
-        asked.tensors,
-        asked.schemes,
-        text,
-        advance=task.progress,
-        cancelled=task.is_cancelled,
-    )
+    compute = divergences if measured else estimates
+    return compute(source, asked.tensors, asked.schemes, text, job=task.job)
 
 
 OPERATIONS: OperationTable = {

@@ -12,6 +12,7 @@ from qtui.engine.task import OperationTable, Task
 from qtui_core.evaluation.results import Evaluation, EvaluationBegun, PartScored
 from qtui_core.evaluation.summary import summarize
 from qtui_core.extras import require
+from qtui_core.job import Job
 
 #: Makes the progress of an event.
 Told = Callable[[EvaluationBegun | PartScored], EvaluationProgress]
@@ -65,23 +66,17 @@ def _evaluate(
     doing = ""
     fraction = 0.0
 
-    def advance(reached: float, words: str) -> None:
+    def report(done: float, total: float, words: str) -> None:
         nonlocal doing, fraction
-        fraction = reached
-        task.progress(reached, EvaluationProgress(words) if words != doing else None)
+        fraction = done / total
+        task.progress(fraction, EvaluationProgress(words) if words != doing else None)
         doing = words
 
     def tell(event: EvaluationBegun | PartScored) -> None:
         task.progress(fraction, replace(told(event), doing=doing))
 
-    evaluate(
-        session.models.source(task.asked.model),
-        task.asked.settings,
-        tell,
-        done=done,
-        advance=advance,
-        cancelled=task.is_cancelled,
-    )
+    model, job = session.models.source(task.asked.model), Job(report, task.is_cancelled)
+    evaluate(model, task.asked.settings, tell, done=done, job=job)
 
 
 OPERATIONS: OperationTable = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
+from qtui.report.document import Column, Document, Facts, Section, Table, Tone
 from qtui.report.inspection.document import reading_note
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.comparison.difference import Difference, DifferenceMap
+from qtui_core.inspection.comparison.difference import Difference
 from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.report import Census
 from qtui_core.quantities import format_bytes, plural
@@ -24,8 +24,6 @@ def comparison_document(comparison: Comparison, *, all_tensors: bool) -> Documen
     sections = [Section("Models", (_models(comparison),))]
     if comparison.pairs:
         sections.append(_pair_section(comparison, all_tensors))
-    if comparison.worst_map is not None:
-        sections.append(_map_section(comparison.worst_map))
     left = _left_out(comparison, all_tensors)
     if left:
         sections.append(Section("Not compared", left))
@@ -51,11 +49,11 @@ def _models(comparison: Comparison) -> Facts:
             ("SQNR dB, matrices", format_decibels(comparison.sqnr_db)),
         ]
     if comparison.gain_db is not None:
-        weights = plural(comparison.rounded, "quantized weight")
+        weights = plural(len(comparison.rounded), "quantized weight")
         pairs.append(
             ("against plain rounding", f"{format_signed(comparison.gain_db)} dB over {weights}")
         )
-    pairs += [("note", note) for note in comparison.notes]
+    pairs += [("note", note) for note in comparison.pairing.notes]
     return Facts(tuple(pairs))
 
 
@@ -153,33 +151,14 @@ def _tone(report: PairReport) -> Tone:
     return "warn" if gain is not None and gain <= -3.0 else ""
 
 
-def _map_section(worst: DifferenceMap) -> Section:
-    cells = worst.cells
-    top = float(cells.max(initial=0.0))
-    wide = plural(max(1, worst.column_edges[-1] // cells.shape[1]), "column")
-    heat = HeatMap(
-        rows=tuple(
-            (f"{start:,}-{stop - 1:,}", tuple(float(c) / top if top else 0.0 for c in row))
-            for (start, stop), row in zip(worst.rows, cells, strict=True)
-        ),
-        note=(
-            f"The largest |B-A| of each cell; full shade is {format_value(top, 3)}. Labels are "
-            f"rows of the weight, and a cell is about {wide} wide."
-        ),
-    )
-    return Section(f"Where {worst.name} differs", (heat,))
-
-
 def _left_out(comparison: Comparison, all_tensors: bool) -> tuple[Facts, ...]:
-    pairs = []
+    pairs, pairing = [], comparison.pairing
     for names, model in (
-        (comparison.only_a, comparison.a.model),
-        (comparison.only_b, comparison.b.model),
+        (pairing.only_a, comparison.a.model),
+        (pairing.only_b, comparison.b.model),
     ):
         pairs += [(f"only in {model}", n) for n in _cut(names, all_tensors)]
-    shapes = tuple(
-        f"{name}: {format_shape(a)} and {format_shape(b)}" for name, a, b in comparison.shapes
-    )
+    shapes = tuple(f"{n}: {format_shape(a)} and {format_shape(b)}" for n, a, b in pairing.shapes)
     pairs += [("of two shapes", s) for s in _cut(shapes, all_tensors)]
     pairs += [("not read", f"{name}: {reason}") for name, reason in comparison.unread]
     return (Facts(tuple(pairs)),) if pairs else ()

@@ -1,15 +1,24 @@
 """Chooses schemes for tensors: the least total error within a budget, and what more bytes would
-gain."""
+gain.
+
+Weighed by weights, the error of a tensor is its squared error, and the total is relative to the
+energy of all matrices, as in the totals of an inspection. Weighed by predictions, it is the KL
+divergence of the model with only this tensor quantized, in nats a token; the total is their sum,
+which leaves out that errors of several tensors meet.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.sensitivity.options import Weighing
-from qtui_core.evaluation.sensitivity.relaxation import Frontier
+from qtui_core.evaluation.sensitivity.relaxation import Frontier, Option
 from qtui_core.evaluation.sensitivity.report import (
     FrontierPoint,
     Sensitivity,
@@ -17,8 +26,9 @@ from qtui_core.evaluation.sensitivity.report import (
     UniformPoint,
     conclude_sensitivity,
 )
+from qtui_core.evaluation.sensitivity.settings import Objective
 from qtui_core.inspection.conclude import recommended_scheme
-from qtui_core.inspection.report import Inspection
+from qtui_core.inspection.report import Inspection, TensorReport
 from qtui_core.quant.measure import decibels
 from qtui_core.quantities import plural
 
@@ -27,6 +37,79 @@ CURVE_POINTS = 160
 #: The default budget as a multiple of the bytes of the recommended scheme for all tensors. With no
 #: more bytes than that there may be none to give to the tensors that gain most.
 ROOM = 1.1
+
+
+@dataclass(frozen=True)
+class TensorOptions:
+    """The ways to store one tensor: schemes (None leaves it as stored), with the bytes and the part
+    of the total error of each; in nats, `windows` has it for each window, `[schemes][windows]`."""
+
+    name: str
+    parameters: int
+    schemes: tuple[str | None, ...]
+    options: tuple[Option, ...]
+    windows: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """The options of all tensors, weighed by `by`. `kept_bytes` are those of tensors to which no
+    scheme applies. `nonfinite` counts values that were read and are left out of the errors. `read`
+    says what the model read, and `because` why it did not, as in `Sensitivity`."""
+
+    by: Objective
+    tensors: tuple[TensorOptions, ...]
+    kept_bytes: int
+    parameters: int
+    nonfinite: int = 0
+    read: str = ""
+    because: str = ""
+
+    @property
+    def nats(self) -> bool:
+        """Whether errors are in nats a token; else they are relative."""
+        return self.by != "weights"
+
+
+def weigh(
+    inspection: Inspection, measured: PredictionErrors | None = None, because: str = ""
+) -> Weighing:
+    """Options with the errors of weights that the inspection measured; or, if `measured`, which is
+    of the same tensors and schemes, with the divergence of the model that has only this tensor
+    quantized."""
+    quantized = [tensor for tensor in inspection.tensors if tensor.errors]
+    energy = sum(tensor.energy for tensor in quantized) or 1.0
+    nats = {} if measured is None else measured.nats
+
+    def options_of(tensor: TensorReport) -> TensorOptions:
+        info = tensor.info
+        errors = [(e.relative_mse or 0.0) * tensor.energy / energy for e in tensor.errors]
+        if measured is not None:
+            errors = [math.fsum(windows) / len(windows) for windows in nats[info.name]]
+        sizes = [*(error.bytes for error in tensor.errors), info.nbytes]
+        return TensorOptions(
+            info.name,
+            info.parameters,
+            (*(str(error.scheme) for error in tensor.errors), None),
+            tuple(map(Option, sizes, [*errors, 0.0])),
+            nats.get(info.name, ()),
+        )
+
+    read = ""
+    if measured is not None:
+        read = (
+            f"{plural(measured.windows, 'window')} of {measured.window:,} tokens of the first half "
+            f"of {measured.text}, {measured.windows * measured.scored:,} tokens scored"
+        )
+    return Weighing(
+        "weights" if measured is None else measured.by,
+        tuple(map(options_of, quantized)),
+        sum(tensor.info.nbytes for tensor in inspection.tensors if not tensor.errors),
+        sum(tensor.info.parameters for tensor in inspection.tensors),
+        sum(t.statistics.nan + t.statistics.inf for t in quantized if t.statistics),
+        read,
+        because,
+    )
 
 
 def default_budget(inspection: Inspection, weighing: Weighing) -> int:
@@ -45,44 +128,41 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
     frontier = Frontier([tensor.options for tensor in weighing.tensors])
     best = frontier.best_within(budget - weighing.kept_bytes)
     if best is None:
-        least = int(frontier.nbytes[0]) + weighing.kept_bytes
+        least = _point(weighing, int(frontier.nbytes[0]), 0.0)
         raise UsageError(
             f"A budget of {plural(budget, 'byte')} "
             f"({8 * budget / weighing.parameters:.2f} bits per parameter) cannot be met: these "
-            f"schemes make the tensors no smaller than {least:,} bytes "
-            f"({8 * least / weighing.parameters:.2f}). "
-            "Name a smaller scheme, or raise the budget."
+            f"schemes make the tensors no smaller than {least.nbytes:,} bytes "
+            f"({least.bits_per_parameter:.2f}). Name a smaller scheme, or raise the budget."
         )
     chosen = list(zip(weighing.tensors, best.chosen, strict=True))
     windows = [tensor.windows[index : index + 1] for tensor, index in chosen]
-    choices = tuple(
-        TensorChoice(
-            tensor.name,
-            tensor.parameters,
-            tensor.schemes[index],
-            tensor.options[index].nbytes,
-            tensor.options[index].error,
-            weighing.nats,
-            _stderr(own),
-        )
-        for (tensor, index), own in zip(chosen, windows, strict=True)
-    )
-    point = _point(weighing, best.nbytes, best.error)
-    uniform, curve = _uniform(weighing, frontier), _curve(weighing, frontier)
-    return Sensitivity(
+    found = Sensitivity(
         by=weighing.by,
         budget=budget,
-        point=point,
+        point=_point(weighing, best.nbytes, best.error),
         bound=best.bound,
         exact=best.bound == best.error,
-        choices=choices,
-        frontier=curve,
-        uniform=uniform,
-        conclusion=conclude_sensitivity(weighing, point, choices, uniform, curve),
+        choices=tuple(
+            TensorChoice(
+                tensor.name,
+                tensor.parameters,
+                tensor.schemes[index],
+                tensor.options[index].nbytes,
+                tensor.options[index].error,
+                weighing.nats,
+                _stderr(own),
+            )
+            for (tensor, index), own in zip(chosen, windows, strict=True)
+        ),
+        frontier=_curve(weighing, frontier),
+        uniform=_uniform(weighing, frontier),
+        conclusion="",
         read=weighing.read,
-        stderr=_stderr([each for own in windows for each in own]),
+        stderr=_stderr([rows for own in windows for rows in own]),
         because=weighing.because,
     )
+    return replace(found, conclusion=conclude_sensitivity(found, weighing.nonfinite))
 
 
 def _stderr(by_window: Sequence[Sequence[float]]) -> float | None:
@@ -112,13 +192,12 @@ def _curve(weighing: Weighing, frontier: Frontier) -> tuple[FrontierPoint, ...]:
 def _uniform(weighing: Weighing, frontier: Frontier) -> tuple[UniformPoint, ...]:
     points = []
     for index, scheme in enumerate(weighing.tensors[0].schemes if weighing.tensors else ()):
-        if scheme is None:
-            continue
-        options = [tensor.options[index] for tensor in weighing.tensors]
-        nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
-        own = assigned = _point(weighing, nbytes, error)
-        best = frontier.best_within(nbytes)
-        if best is not None and best.error < error:
-            assigned = _point(weighing, best.nbytes, best.error)
-        points.append(UniformPoint(scheme, own, assigned))
+        if scheme is not None:
+            options = [tensor.options[index] for tensor in weighing.tensors]
+            nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
+            own = assigned = _point(weighing, nbytes, error)
+            best = frontier.best_within(nbytes)
+            if best is not None and best.error < error:
+                assigned = _point(weighing, best.nbytes, best.error)
+            points.append(UniformPoint(scheme, own, assigned))
     return tuple(points)

@@ -28,16 +28,13 @@ from torch.utils.checkpoint import checkpoint
 
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.evaluation.changes import StoredWeight, WeightChange
-from qtui_core.evaluation.sensitivity.subject import (
-    Advance,
-    Nats,
-    weighed_model,
-)
+from qtui_core.evaluation.sensitivity.subject import Nats, weighed_model
 from qtui_core.evaluation.settings import ORIGINAL
 from qtui_core.evaluation.streamed import ForwardPass
+from qtui_core.job import IDLE, Job
 from qtui_core.loading.text import Text
 from qtui_core.models import ModelSource
-from qtui_core.quant import Cancelled, quantize
+from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
 
 #: Windows that are read, each with a backward pass of its own.
@@ -53,8 +50,7 @@ def estimates(
     text: Text,
     *,
     windows: int = WINDOWS,
-    advance: Advance = lambda fraction: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    job: Job = IDLE,
 ) -> PredictionErrors:
     """Half of the sum of g^2 dw^2 over the elements of each tensor in each scheme, nats a token.
 
@@ -67,9 +63,7 @@ def estimates(
 
     def step() -> None:
         nonlocal done
-        if cancelled():
-            raise Cancelled("The work was cancelled.")
-        advance(min(1.0, done / steps))
+        job.at(min(done, steps), steps)
         done += 1
 
     found = {name: np.zeros((len(schemes), len(ids))) for name in tensors}
@@ -82,7 +76,7 @@ def estimates(
         )
         with model.running(how), torch.enable_grad():
             logits = model.forward(ids[number : number + 1], scored)[0]
-            subject.refuse_broken(logits)
+            model.refuse_broken(logits)
             likely = torch.log_softmax(logits, -1)
             drawn = torch.multinomial(likely.detach().exp(), 1, generator=generator)
             gradients.backward(likely.gather(1, drawn).sum())

@@ -23,19 +23,12 @@ from qtui_core.evaluation.conclude import (
     short_figures,
     windows_of,
 )
-from qtui_core.evaluation.results import (
-    TEXT_ROWS,
-    EvaluationBegun,
-    EvaluationRow,
-    PartScored,
-)
+from qtui_core.evaluation.results import TEXT_ROWS, EvaluationBegun, EvaluationRow, PartScored
 from qtui_core.evaluation.sensitivity.rivals import RivalKind
 from qtui_core.evaluation.summary import compare_candidates
 
 #: The kinds of candidates, the simplest first.
 _SIMPLE: Final[tuple[RivalKind, ...]] = ("uniform", "rule", "assignment")
-#: A better candidate with more bytes is mentioned if it takes at most this many times the bytes.
-_NEAR: Final = 1.1
 
 
 @dataclass(frozen=True)
@@ -120,101 +113,83 @@ def judge(
     rows = tuple(
         JudgedRow(row, kinds[row.name], compared.get((row.name, own.name))) for row in evaluated[1:]
     )
-    recommended, said = "", broken_original(original, windows * begun.text.scored)
+    take, said = None, broken_original(original, windows * begun.text.scored)
     if not original.nonfinite:
-        take, said = _Verdict(rows, windows, compared).found()
-        recommended = "" if take is None else take.row.name
+        take, said = _verdict(rows, windows, compared)
     if ended == "stopped":
         said = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. {said}"
-    return Judgement(begun, windows, rows, beyond_chance(windows), recommended, said, ended)
+    name = "" if take is None else take.row.name
+    return Judgement(begun, windows, rows, beyond_chance(windows), name, said, ended)
 
 
-class _Verdict:
-    """What to take of the rows (None if that is not decided), and the sentence."""
+def _verdict(
+    rows: Sequence[JudgedRow], windows: int, compared: Comparisons
+) -> tuple[JudgedRow | None, str]:
+    """What to take of the rows, None if that is not decided; and the sentence."""
+    own, limit = rows[0], beyond_chance(windows)
+    finite = [row for row in rows if row.row.kl_mean is not None]
+    # That take no more bytes than the assignment.
+    fitting = [row for row in finite if row.row.nbytes <= own.row.nbytes]
+    others = [row for row in fitting if row is not own]
 
-    def __init__(self, rows: Sequence[JudgedRow], windows: int, compared: Comparisons) -> None:
-        self._own, self._windows, self._compared = rows[0], windows, compared
-        self._limit = beyond_chance(windows)
-        finite = [each for each in rows if each.row.kl_mean is not None]
-        # Those that take no more bytes than the assignment.
-        self._fitting = [each for each in finite if each.row.nbytes <= rows[0].row.nbytes]
-        self._larger = [each for each in finite if each.row.nbytes > rows[0].row.nbytes]
+    def beats(row: JudgedRow, other: JudgedRow) -> bool:
+        found = compared[row.row.name, other.row.name]
+        return found.difference < 0 and found.errors > limit
 
-    def found(self) -> tuple[JudgedRow | None, str]:
-        own, others = self._own, [each for each in self._fitting if each is not self._own]
-        best = min(others, key=_order, default=None)
-        on = f"On {windows_of(self._windows).replace(' window', ' held-out window')} the assignment"
-        if own.row.kl_mean is None:
-            bad = (
-                f"The assignment gives logits that are not finite for {own.row.nonfinite:,} of the"
-            )
-            if best is not None:
-                return best, f"{bad} tokens: take {best.name} instead, {figures_of(best.row)}."
+    def beaten(row: JudgedRow, by: Sequence[JudgedRow]) -> bool:
+        return any(beats(other, row) for other in by if other is not row)
+
+    def simplest(of: Sequence[JudgedRow]) -> JudgedRow:
+        """The simplest of the rows that no other of them beats; of several the smallest."""
+        return min(
+            (row for row in of if not beaten(row, of)),
+            key=lambda row: (_SIMPLE.index(row.kind), row.row.nbytes, row.row.kl_mean),
+        )
+
+    best = min(others, key=_order, default=None)
+    if own.row.kl_mean is None:
+        bad = f"The assignment gives logits that are not finite for {own.row.nonfinite:,} of the"
+        if best is None:
             return None, (
                 f"{bad} tokens, and nothing else in its bytes gives finite ones: name schemes that "
                 f"reach further."
             )
-        if best is None:
-            return own, (
-                f"{on} is {figures_of(own.row)}, and nothing to compare it with takes as few "
-                f"bytes: take it if there is no room for more{self._nearby(own)}."
-            )
-        mine, next_best = short_figures(own.row), short_figures(best.row)
-        if self._windows < 2:
-            less = f"that {min(self._fitting, key=_order).name} has less may be chance"
-            if own.row.kl_mean == best.row.kl_mean:
-                less = "that they are alike may be chance"
-            return None, (
-                f"One held-out window gives no standard error, so nothing is decided: {own.name} "
-                f"has a KL of {mine}, {best.name} {next_best}, and {less}; give a longer text."
-            )
-        if beating := [each for each in others if self._beats(each, own)]:
-            take = self._simplest(beating)
-            bytes_ = "as many" if take.row.nbytes == own.row.nbytes else "fewer"
-            return take, (
-                f"{on} is worse than {take.name}, which takes {bytes_} bytes, by {_apart(take)} "
-                f"(KL {mine} against {short_figures(take.row)}): take {take.name}, not the "
-                f"assignment{self._nearby(take)}."
-            )
-        if any(not self._beaten(each, self._fitting) for each in others):
-            take = self._simplest(self._fitting)
-            differ = (
-                f"cannot be told apart (KL {mine} and {short_figures(take.row)}, {_apart(take)}, "
-                f"where {self._limit:.1f} count)"
-            )
-            if take.difference is not None and not take.difference.difference:
-                differ = f"have the same divergence (KL {mine})"
-            return take, (
-                f"{on} and {take.name} {differ}, so the assignment gains nothing that this text "
-                f"shows: take {take.name}, which is simpler{self._nearby(take)}."
-            )
+        return best, f"{bad} tokens: take {best.name} instead, {figures_of(best.row)}."
+    on = f"On {windows_of(windows).replace(' window', ' held-out window')} the assignment"
+    if best is None:
         return own, (
-            f"{on} is the best of its bytes: {figures_of(own.row)}, {_apart(best)} below "
-            f"{best.name} ({next_best}), the next: take it{self._nearby(own)}."
+            f"{on} is {figures_of(own.row)}, and nothing to compare it with takes as few bytes: "
+            f"take it if there is no room for more."
         )
-
-    def _simplest(self, rows: Sequence[JudgedRow]) -> JudgedRow:
-        """The simplest of the rows that no other of them beats; of several the smallest."""
-        return min(
-            (each for each in rows if not self._beaten(each, rows)),
-            key=lambda each: (_SIMPLE.index(each.kind), each.row.nbytes, each.row.kl_mean),
+    mine = short_figures(own.row)
+    if windows < 2:
+        return None, (
+            f"One held-out window gives no standard error, so nothing is decided: {own.name} has a "
+            f"KL of {mine}, {best.name} {short_figures(best.row)}; give a longer text."
         )
-
-    def _beaten(self, row: JudgedRow, by: Sequence[JudgedRow]) -> bool:
-        return any(self._beats(each, row) for each in by if each is not row)
-
-    def _beats(self, row: JudgedRow, other: JudgedRow) -> bool:
-        found = self._compared[row.row.name, other.row.name]
-        return found.difference < 0 and found.errors > self._limit
-
-    def _nearby(self, taken: JudgedRow) -> str:
-        """What takes slightly more bytes than the assignment and is better than `taken`."""
-        near = [each for each in self._larger if each.row.nbytes <= _NEAR * self._own.row.nbytes]
-        better = [each for each in near if self._beats(each, taken)]
-        if not better:
-            return ""
-        best = min(better, key=_order)
-        return f"; {best.name} comes to {short_figures(best.row)}"
+    if beating := [row for row in others if beats(row, own)]:
+        take = simplest(beating)
+        size = "as many" if take.row.nbytes == own.row.nbytes else "fewer"
+        return take, (
+            f"{on} is worse than {take.name}, which takes {size} bytes, by {_apart(take)} (KL "
+            f"{mine} against {short_figures(take.row)}): take {take.name}, not the assignment."
+        )
+    if any(not beaten(row, fitting) for row in others):
+        take = simplest(fitting)
+        differ = (
+            f"cannot be told apart (KL {mine} and {short_figures(take.row)}, {_apart(take)}, where "
+            f"{limit:.1f} count)"
+        )
+        if take.difference is not None and not take.difference.difference:
+            differ = f"have the same divergence (KL {mine})"
+        return take, (
+            f"{on} and {take.name} {differ}, so the assignment gains nothing that this text shows: "
+            f"take {take.name}, which is simpler."
+        )
+    return own, (
+        f"{on} is the best of its bytes: {figures_of(own.row)}, {_apart(best)} below {best.name} "
+        f"({short_figures(best.row)}), the next: take it."
+    )
 
 
 def _apart(row: JudgedRow) -> str:

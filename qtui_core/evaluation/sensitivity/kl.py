@@ -19,18 +19,13 @@ from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.evaluation.changes import StoredWeight, WeightChange, assigned
 from qtui_core.evaluation.evaluate import LOGIT_BYTES
 from qtui_core.evaluation.scores import score
-from qtui_core.evaluation.sensitivity.subject import (
-    Advance,
-    Nats,
-    WeighedModel,
-    weighed_model,
-)
+from qtui_core.evaluation.sensitivity.subject import Nats, WeighedModel, weighed_model
 from qtui_core.evaluation.settings import ORIGINAL
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
+from qtui_core.job import IDLE, Job
 from qtui_core.loading.text import Text
 from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource
-from qtui_core.quant import Cancelled
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.threads import thread_limit
 
@@ -46,14 +41,13 @@ def divergences(
     text: Text,
     *,
     windows: int = WINDOWS,
-    advance: Advance = lambda fraction: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    job: Job = IDLE,
 ) -> PredictionErrors:
     """KL(original || changed), nats a token, for each tensor in each scheme, all else original.
     As `qtui_core.evaluation.evaluate` computes it for an assignment of that one tensor.
 
     Raises:
-        Cancelled: `cancelled()` was true; it is called before each layer.
+        Cancelled: the job was cancelled, which is looked at before each layer.
         UsageError: the text is too short.
         ModelError: the model cannot be run here, does not use one of the tensors, or its logits are
             not finite.
@@ -67,20 +61,16 @@ def divergences(
     steps = len(batches) * len(tensors) * len(schemes)
     done, lock = 0, Lock()
 
-    def step() -> None:
-        if cancelled():
-            raise Cancelled("The work was cancelled.")
-
     def tick() -> None:
         nonlocal done
         with lock:
             done += 1
-            advance(done / steps)
+            job.at(done, steps)
 
     def work(number: int) -> list[dict[str, Nats]]:
         """The batches of one model: every `count`-th."""
         mine = batches[number::count]
-        return [_Batch(subject, models[number], ids, step).divergences(tick) for ids in mine]
+        return [_Batch(subject, models[number], ids, job).divergences(tick) for ids in mine]
 
     with ThreadPoolExecutor(count) as pool:
         found = list(pool.map(work, range(count)))
@@ -99,10 +89,8 @@ def _batches(subject: WeighedModel, workers: int) -> list[Ids]:
 class _Batch:
     """The original on some windows, and what its layers returned."""
 
-    def __init__(
-        self, subject: WeighedModel, model: StreamedModel, ids: Ids, step: Callable[[], None]
-    ) -> None:
-        self._subject, self._model, self._ids, self._step = subject, model, ids, step
+    def __init__(self, subject: WeighedModel, model: StreamedModel, ids: Ids, job: Job) -> None:
+        self._subject, self._model, self._ids, self._step = subject, model, ids, job.check
         self._outputs: list[Any] = []
         #: Name of a weight -> how many layers had returned when it was first loaded.
         self._before: dict[str, int] = {}
@@ -117,9 +105,9 @@ class _Batch:
         def loaded(weight: StoredWeight, _: Any) -> None:
             self._before.setdefault(weight.info.name, len(self._outputs))
 
-        how = ForwardPass(original, step=step, layer=keep, loaded=loaded)
+        how = ForwardPass(original, step=job.check, layer=keep, loaded=loaded)
         self._original = model.logits(ids, scored, how)
-        subject.refuse_broken(self._original)
+        model.refuse_broken(self._original)
         subject.refuse_unused(self._before)
         # A model may change in place what a layer returned; then every layer runs each time.
         if not torch.equal(self._logits(original, len(self._outputs) - 1), self._original):

@@ -43,16 +43,6 @@ class Assignment:
     bound: float
 
 
-@dataclass(frozen=True)
-class _HullStep:
-    """A step of a tensor from one option on its hull to the next, `after`."""
-
-    tensor: int
-    after: int
-    nbytes: int
-    saved: float
-
-
 class Frontier:
     """The assignments that the relaxation reaches without splitting a tensor: the best of their
     bytes.
@@ -68,45 +58,39 @@ class Frontier:
             raise ValueError("every tensor needs at least one option")
         self._tensors = tensors
         hulls = [lower_hull(options) for options in tensors]
-        steps = [
-            _HullStep(tensor, after, o[after].nbytes - o[b].nbytes, o[b].error - o[after].error)
-            for tensor, (o, hull) in enumerate(zip(tensors, hulls, strict=True))
-            for b, after in pairwise(hull)
-        ]
-        # The slopes of one tensor fall, so its steps stay in order.
-        self._steps = sorted(steps, key=lambda s: s.saved / s.nbytes, reverse=True)
+        # (bytes, error saved, number of the tensor, option after the step). The slopes of one
+        # tensor fall, so its steps stay in order.
+        self._steps = sorted(
+            (
+                (o[after].nbytes - o[b].nbytes, o[b].error - o[after].error, tensor, after)
+                for tensor, (o, hull) in enumerate(zip(tensors, hulls, strict=True))
+                for b, after in pairwise(hull)
+            ),
+            key=lambda step: -step[1] / step[0],
+        )
         self._first = [hull[0] for hull in hulls]
         least = sum(options[i].nbytes for options, i in zip(tensors, self._first, strict=True))
         last = math.fsum(options[h[-1]].error for options, h in zip(tensors, hulls, strict=True))
-        sizes = np.array([s.nbytes for s in self._steps], np.int64)
-        saved = np.array([s.saved for s in self._steps], np.float64)
+        sizes = np.array([step[0] for step in self._steps], np.int64)
+        saved = np.array([step[1] for step in self._steps], np.float64)
         self.nbytes: npt.NDArray[np.int64] = least + np.append(0, np.cumsum(sizes))
         # Summed from the end, where the error is smallest, so that it never falls below zero.
         self.error: npt.NDArray[np.float64] = last + np.append(np.cumsum(saved[::-1])[::-1], 0.0)
 
-    def bound(self, budget: int) -> float:
-        """A lower bound on the error of any assignment with at most `budget` bytes; infinite if
-        nothing fits."""
-        taken = self._taken(budget)
-        if taken < 0:
-            return math.inf
-        error = float(self.error[taken])
-        if taken < len(self._steps):
-            step = self._steps[taken]
-            error -= step.saved / step.nbytes * (budget - int(self.nbytes[taken]))
-        return max(0.0, error)
-
     def best_within(self, budget: int) -> Assignment | None:
         """The assignment of least error found with at most `budget` bytes; None if nothing fits."""
-        taken = self._taken(budget)
+        taken = int(np.searchsorted(self.nbytes, budget, side="right")) - 1
         if taken < 0:
             return None
-        chosen = list(self._first)
-        for step in self._steps[:taken]:
-            chosen[step.tensor] = step.after
-        self._spend(chosen, budget - int(self.nbytes[taken]))
+        chosen, left = list(self._first), budget - int(self.nbytes[taken])
+        for _, _, tensor, after in self._steps[:taken]:
+            chosen[tensor] = after
+        bound = float(self.error[taken])
+        for nbytes, saved, *_ in self._steps[taken : taken + 1]:
+            bound = max(0.0, bound - saved / nbytes * left)
+        self._spend(chosen, left)
         options = [options[i] for options, i in zip(self._tensors, chosen, strict=True)]
-        error, bound = math.fsum(option.error for option in options), self.bound(budget)
+        error = math.fsum(option.error for option in options)
         # Sums of the same errors in another order may differ.
         bound = error if math.isclose(bound, error, rel_tol=1e-12) else min(error, bound)
         return Assignment(tuple(chosen), sum(o.nbytes for o in options), error, bound)
@@ -129,10 +113,6 @@ class Frontier:
                     chosen[tensor], left, spent = index, left - nbytes, True
                     changed.add(tensor)
 
-    def _taken(self, budget: int) -> int:
-        """How many whole steps fit; -1 if not even the smallest options do."""
-        return int(np.searchsorted(self.nbytes, budget, side="right")) - 1
-
 
 def lower_hull(options: Sequence[Option]) -> list[int]:
     """The indices of the options on the lower convex hull of (bytes, error), by bytes ascending."""
@@ -143,9 +123,8 @@ def lower_hull(options: Sequence[Option]) -> list[int]:
             continue
         while len(hull) >= 2:
             a, b = options[hull[-2]], options[hull[-1]]
-            if (b.error - a.error) * (c.nbytes - a.nbytes) < (c.error - a.error) * (
-                b.nbytes - a.nbytes
-            ):
+            below = (b.error - a.error) * (c.nbytes - a.nbytes)
+            if below < (c.error - a.error) * (b.nbytes - a.nbytes):
                 break  # b lies below the line from a to c
             hull.pop()
         hull.append(index)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 from qtui_core.dataclass import dataclass
-from qtui_core.evaluation.sensitivity.options import Weighing
 from qtui_core.evaluation.sensitivity.settings import Objective
 from qtui_core.inspection.sentences import not_finite
 from qtui_core.quant.measure import decibels
@@ -125,50 +123,51 @@ NOTICEABLE_DB = 0.1
 WORTH_DB = 1.0
 
 
-def conclude_sensitivity(
-    weighing: Weighing,
-    point: FrontierPoint,
-    choices: Sequence[TensorChoice],
-    uniform: Sequence[UniformPoint],
-    curve: Sequence[FrontierPoint],
-) -> str:
+def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
     """What the assignment achieves with which schemes, and how much that gains over one scheme for
-    every tensor."""
+    every tensor. `nonfinite`: values that no error counts."""
+    point, choices = found.point, found.choices
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
-    broken = ""
-    if weighing.nonfinite:
-        broken = f"{not_finite(weighing.nonfinite, 'in float32')}, and nothing here counts them. "
     counts = Counter(choice.scheme or AS_STORED for choice in choices)
-    parts = [_given(scheme, count, len(choices)) for scheme, count in counts.most_common(3)]
+    parts = [
+        f"{plural(count, 'tensor')} {AS_STORED}"
+        if scheme == AS_STORED
+        else f"{scheme} for {plural(count, 'tensor')}"
+        for scheme, count in counts.most_common(3)
+    ]
     if len(counts) > 3:
         parts.append(f"{len(counts) - 3} other schemes for the rest")
+    broken = f"{not_finite(nonfinite, 'in float32')}. " if nonfinite else ""
     text = (
         f"{broken}At {point.bits_per_parameter:.2f} bits per parameter the best assignment "
-        f"{_quality(weighing, point)} with {', '.join(parts)}"
+        f"{_quality(found)} with {', '.join(parts)}"
     )
-    smaller = [u for u in uniform if u.point.nbytes <= point.nbytes and u.point.error]
+    smaller = [u for u in found.uniform if u.point.nbytes <= point.nbytes and u.point.error]
     if not smaller or not point.error:
         return f"{text}."
-    best = min(smaller, key=lambda each: each.point.error)
-    smallest = point.nbytes == curve[0].nbytes
-    # Then the assignment is that scheme, and has nothing to be compared with.
+    best = min(smaller, key=lambda uniform: uniform.point.error)
+    smallest = point.nbytes == found.frontier[0].nbytes
     if counts == {best.scheme: len(choices)} and not smallest:
         return f"{text}: no better assignment was found in that budget."
-    nearer = "nearer" if weighing.nats else "more"
-    if _gain_db(best.point, point) >= NOTICEABLE_DB:
-        gain = f"{_gain(best.point, point)} {nearer}"
-        return f"{text}, {gain} than {best.scheme} for every tensor{_bytes(point, best)}."
+    nearer = "nearer" if point.nats else "more"
+    if (gain := _gain_db(best.point, point)) >= NOTICEABLE_DB:
+        much = f"{10 ** (gain / 10):.2f} times" if point.nats else f"{gain:z.1f} dB"
+        bits = f"{best.point.bits_per_parameter:.2f}"
+        same = bits == f"{point.bits_per_parameter:.2f}"
+        size = " in the same bytes" if same else f", which takes {bits} bits"
+        return f"{text}, {much} {nearer} than {best.scheme} for every tensor{size}."
     if smallest:
-        return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."
+        return f"{text}: these schemes allow no smaller one{_larger_budget(found)}."
     return f"{text}, hardly {nearer} than {best.scheme} for every tensor."
 
 
-def _quality(weighing: Weighing, point: FrontierPoint) -> str:
+def _quality(found: Sensitivity) -> str:
+    point = found.point
     if not point.error:
         return "keeps every value exactly"
     if point.nats:
-        measured = "measured" if weighing.by == "kl" else "estimated"
+        measured = "measured" if found.by == "kl" else "estimated"
         return (
             f"is {point.error:.2g} nats a token from the original by the sum of what each tensor "
             f"was {measured} to do alone,"
@@ -181,38 +180,11 @@ def _gain_db(before: FrontierPoint, after: FrontierPoint) -> float:
     return 10 * math.log10(before.error / after.error) if before.error and after.error else 0.0
 
 
-def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
-    gain = _gain_db(before, after)
-    return f"{10 ** (gain / 10):.2f} times" if after.nats else f"{gain:z.1f} dB"
-
-
-def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
-    """The bytes of a comparison: equal, or else how many bits it takes and what the gain at equal
-    bytes is."""
-    own, assigned = uniform.point, uniform.assigned
-    bits = f"{own.bits_per_parameter:.2f}"
-    if bits == f"{point.bits_per_parameter:.2f}":
-        return " in the same bytes"
-    if not (own.error and assigned.error):
-        return f", which takes {bits} bits"
-    gained = "nothing is gained"
-    if _gain_db(own, assigned) >= NOTICEABLE_DB:
-        gained = f"the gain is {_gain(own, assigned)}"
-    return f", which takes {bits} bits (in its bytes {gained})"
-
-
-def _given(scheme: str, count: int, of: int) -> str:
-    tensors = plural(count, "tensor")
-    if count == of:
-        tensors = "every tensor" if count > 1 else "the one tensor"
-    return f"{tensors} {AS_STORED}" if scheme == AS_STORED else f"{scheme} for {tensors}"
-
-
-def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
+def _larger_budget(found: Sensitivity) -> str:
     """What the first sufficiently better point of the curve would achieve. Only with bits to give
     does it show which tensors deserve them. The last point of the curve is everything as stored."""
-    for after in curve[:-1]:
-        if _gain_db(point, after) >= WORTH_DB:
+    for after in found.frontier[:-1]:
+        if _gain_db(found.point, after) >= WORTH_DB:
             reach = f"{after.error:.2g} nats" if after.nats else f"{after.sqnr_db:z.1f} dB"
             return f"; a budget of {after.bits_per_parameter:.2f} bits would reach {reach}"
     return ""

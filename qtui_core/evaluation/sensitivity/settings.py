@@ -46,12 +46,11 @@ def usual_objective(
     """
     work = source.parameters * TOKENS
     # Of a changed model, the layers after the changed tensor run: half of them.
-    objective: Objective = "kl"
-    if _FORWARD * work * options // 2 > KL_OPERATIONS:
-        objective = "fisher"
+    few = _FORWARD * work * options // 2 <= KL_OPERATIONS
+    objective: Objective = "kl" if few else "fisher"
     if required:
         return objective, ""
-    if objective == "fisher" and _BACKWARD * work > FISHER_OPERATIONS:
+    if not few and _BACKWARD * work > FISHER_OPERATIONS:
         return "weights", (
             f"{format_count(source.parameters)} parameters take longer than a quarter of an hour: "
             f"--objective fisher runs them all the same"
@@ -83,18 +82,11 @@ def parse_budget(text: str) -> Budget:
     Raises UsageError for anything else.
     """
     match = _BUDGET.fullmatch(text.strip())
-    unit = match.group(2).lower() if match else ""
-    number = float(match.group(1)) * _UNITS.get(unit, 1) if match else 0.0
-    if match is None or (unit and unit not in _UNITS) or not 0 < number < math.inf:
+    unit = match[2].lower() if match else ""
+    number = float(match[1]) * _UNITS.get(unit, 1) if match and unit in ("", *_UNITS) else 0.0
+    if not 0 < number < math.inf or (not unit and number > MAX_BITS):
         raise UsageError(
-            f"{quoted(text)} is no budget: write bits per parameter, such as 4.25, or bytes with a "
-            f"unit, such as 3.5GiB or 900MB."
+            f"{quoted(text)} is no budget: write bits per parameter up to {MAX_BITS}, such as "
+            f"4.25, or bytes with a unit, such as 3.5GiB or 900MB."
         )
-    if unit:
-        return Budget(number, is_bits=False)
-    if number > MAX_BITS:
-        raise UsageError(
-            f"A budget of {number:g} bits per parameter is more than anything is stored in: for "
-            f"bytes add a unit, such as {number:g}MB."
-        )
-    return Budget(number, is_bits=True)
+    return Budget(number, is_bits=not unit)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
@@ -23,8 +22,6 @@ from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import plural
 from qtui_core.schemes.scheme import Scheme
 
-#: Is called with the progress, 0 to 1.
-Advance = Callable[[float], None]
 #: Nats a token of each scheme on each window, float64 `[schemes, windows]`.
 Nats = npt.NDArray[np.float64]
 
@@ -39,14 +36,6 @@ class WeighedModel:
     schemes: tuple[Scheme, ...]
     windows: TextWindows
     text: str
-
-    def refuse_broken(self, logits: torch.Tensor) -> None:
-        """Raises ModelError if logits of the original, `[..., vocabulary]`, are not finite."""
-        if not bool(logits.isfinite().any(-1).all()):
-            raise ModelError(
-                f"{quoted(self.source.id)} itself gives logits that are not finite, so there is "
-                f"nothing to compare with: find out where they come from first."
-            )
 
     def refuse_unused(self, used: Mapping[str, object] | set[str]) -> None:
         """Raises ModelError if there are tensors that the running model does not use as they

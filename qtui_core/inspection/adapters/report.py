@@ -53,10 +53,7 @@ class UpdateSurvival:
     squared_apart: float = 0.0
 
     PRINTED = (
-        "name",
-        "scheme",
-        "onto",
-        "kept",
+        *("name", "scheme", "onto", "kept"),
         ("error_over_update", "error"),
         ("apart_error_over_update", "apart"),
     )
@@ -119,10 +116,7 @@ class ChangedWeight:
     ways: tuple[UpdateSurvival, ...]
 
     PRINTED = (
-        "name",
-        "shape",
-        "rank",
-        "parameters",
+        *("name", "shape", "rank", "parameters"),
         ("sampled_parameters", "read"),
         ("update_over_weight", "relative"),
         "rounding_over_update",
@@ -164,13 +158,8 @@ class DivergenceRow:
     decided: bool = False
 
     PRINTED = (
-        "name",
-        "kl_mean",
-        "kl_stderr",
-        "bits_per_parameter",
-        ("bytes", "nbytes"),
-        "over_apart",
-        "decided",
+        *("name", "kl_mean", "kl_stderr", "bits_per_parameter"),
+        *(("bytes", "nbytes"), "over_apart", "decided"),
     )
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.inspection.census import take_census
-from qtui_core.inspection.comparison.difference import DifferenceMap, difference, difference_map
-from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pair_weights
-from qtui_core.inspection.comparison.report import Comparison, PairReport, conclude_comparison
+from qtui_core.inspection.comparison.difference import difference
+from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
+from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
-from qtui_core.inspection.sentences import describe_sample
 from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import Float32
 from qtui_core.quant import Scheme, measure
 
-#: Cells of the map of the worst weight, down and across.
-MAP_CELLS = 16, 48
 #: Dtypes that float32 does not hold exactly: their values may differ though they are equal as
 #: float32.
 _WIDER = frozenset({"F64", "I64", "U64", "I32", "U32"})
@@ -53,18 +49,14 @@ def compare_models(
     origin = "hub" if "hub" in (a.origin, b.origin) else a.origin
     infos = [pair.info for pair in pairing.pairs]
     limit = limit_of(origin, infos, full=full)
-
-    def strips_read(pair: Pair) -> Sequence[Strip]:
-        shape = rows_of(pair.info), row_elements(pair.info)
-        return sample_rows(*shape, limit, strips_of(origin)).strips
-
     reports: list[PairReport] = []
     unread: list[tuple[str, str]] = []
     parts = job.parts([info.elements for info in infos])
     for pair, part in zip(pairing.pairs, parts, strict=True):
-        named = part.part(0.0, 1.0, pair.name)
+        named, shape = part.part(0.0, 1.0, pair.name), (rows_of(pair.info), row_elements(pair.info))
+        strips = sample_rows(*shape, limit, strips_of(origin)).strips
         try:
-            reports.append(_compare_pair(a, b, pair, strips_read(pair), named))
+            reports.append(_compare_pair(a, b, pair, strips, named))
         except (UsageError, Cancelled):
             raise  # a missing library would fail every other weight too
         except QtuiError as error:
@@ -74,12 +66,7 @@ def compare_models(
         more = f" {len(unread) - 1:,} more weights fail likewise." if len(unread) > 1 else ""
         raise ModelError(f"{unread[0][1]}{more}")
     reports.sort(key=_badness, reverse=True)
-    worst = next((r.pair for r in reports if r.difference.mse and r.is_matrix), None)
-    drawn = None
-    if worst is not None:
-        rows = open_pair(a, b, worst)
-        drawn = difference_map(worst.name, *rows, strips_read(worst), MAP_CELLS)
-    return _summarise(a, b, pairing, reports, unread, drawn)
+    return Comparison(take_census(a), take_census(b), pairing, tuple(reports), tuple(unread))
 
 
 def _compare_pair(
@@ -118,53 +105,3 @@ def _badness(report: PairReport) -> tuple[int, float]:
     if measured.relative_mse is None:
         return (1, math.inf) if measured.mse else (0, 0.0)
     return (1, measured.relative_mse)
-
-
-def _summarise(
-    a: ModelSource,
-    b: ModelSource,
-    pairing: Pairing,
-    ranked: Sequence[PairReport],
-    unread: Sequence[tuple[str, str]],
-    worst_map: DifferenceMap | None,
-) -> Comparison:
-    matrices = [r for r in ranked if r.is_matrix]
-    # Norms have much energy and are seldom quantized: they would make the total look better.
-    counted = matrices if any(r.error for r in matrices) else ranked
-    rounded = [r for r in ranked if r.scheme_relative_mse is not None and r.power]
-    parameters = sum(r.pair.info.elements for r in ranked)
-    # An expert counts its share of its stored tensor.
-    bits = [
-        sum(stored(r).bits_per_parameter * r.pair.info.elements for r in ranked) / (parameters or 1)
-        for stored in (lambda r: r.pair.a, lambda r: r.pair.b)
-    ]
-    comparison = Comparison(
-        a=take_census(a),
-        b=take_census(b),
-        pairs=tuple(ranked),
-        only_a=pairing.only_a,
-        only_b=pairing.only_b,
-        shapes=pairing.shapes,
-        unread=tuple(unread),
-        notes=pairing.notes,
-        sample=describe_sample(
-            sum(r.difference.count for r in ranked), parameters, " of the weights in both"
-        ),
-        relative_mse=_weighted(counted, lambda r: r.difference.relative_mse),
-        bits_a=bits[0],
-        bits_b=bits[1],
-        rounded=len(rounded),
-        rounded_relative_mse=_weighted(rounded, lambda r: r.scheme_relative_mse),
-        stored_relative_mse=_weighted(rounded, lambda r: r.difference.relative_mse),
-        worst_map=worst_map,
-        conclusion="",
-    )
-    return replace(comparison, conclusion=conclude_comparison(comparison))
-
-
-def _weighted(
-    reports: Sequence[PairReport], of: Callable[[PairReport], float | None]
-) -> float | None:
-    """Mean of relative errors, weighted by energy."""
-    power = sum(r.power for r in reports)
-    return sum((of(r) or 0.0) * r.power for r in reports) / power if power else None

@@ -1,13 +1,11 @@
-"""The difference of two matrices in one pass over both, and a map of it small enough to draw."""
+"""The difference of two matrices in one pass over both."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.sample import Strip
@@ -158,51 +156,3 @@ def _chunks(strips: Sequence[Strip], columns: int) -> Iterator[Strip]:
     for start, stop in strips:
         for first in range(start, stop, height):
             yield first, min(stop, first + height)
-
-
-@dataclass(frozen=True, eq=False)
-class DifferenceMap:
-    """Where a weight differs: the largest |b - a| in each cell of a grid over the rows that were
-    read.
-
-    Attributes:
-        name: of the weight.
-        cells: float32 `[r, c]`; a difference that is not finite counts as zero.
-        rows: the tensor's rows in each row of cells.
-        column_edges: `[c + 1]`; cell j covers columns column_edges[j] to column_edges[j + 1] - 1.
-    """
-
-    name: str
-    cells: NDArray[np.float32]
-    rows: tuple[Strip, ...]
-    column_edges: tuple[int, ...]
-
-    PRINTED = (
-        ("tensor", "name"),
-        "rows",
-        "column_edges",
-        ("max_abs_error", lambda drawn: drawn.cells.tolist()),
-    )
-
-
-def difference_map(
-    name: str, a: RowSource, b: RowSource, strips: Sequence[Strip], size: tuple[int, int]
-) -> DifferenceMap:
-    """|b - a| over the rows of `strips`, max-pooled to about `size` cells (rows, columns) at most.
-    A row of cells does not span a gap between two strips."""
-    total = sum(stop - start for start, stop in strips)
-    bands: list[Strip] = []
-    for start, stop in strips:
-        parts = max(1, min(stop - start, round(size[0] * (stop - start) / total)))
-        bands += pairwise(start + i * (stop - start) // parts for i in range(parts + 1))
-    across = max(1, min(a.shape[1], size[1]))
-    edges = np.arange(across + 1, dtype=np.int64) * a.shape[1] // across
-    cells = np.zeros((len(bands), across), np.float32)
-    for band, strip in enumerate(bands):
-        for first, last in _chunks([strip], a.shape[1]):
-            with np.errstate(all="ignore"):
-                error = np.abs(b.rows(first, last) - a.rows(first, last))
-            error[~np.isfinite(error)] = 0
-            pooled = np.maximum.reduceat(error.max(axis=0), edges[:-1])
-            np.maximum(cells[band], pooled, out=cells[band])
-    return DifferenceMap(name, cells, tuple(bands), tuple(map(int, edges)))

@@ -93,13 +93,12 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
         )
     used_a, used_b = {p.a.name for p in found}, {p.b.name for p in found}
     # Checked once for each pair: checkpoints with experts have tens of thousands of weights.
-    fits = [_fits(pair, a if pair.gguf_is_a else b) for pair in chosen]
-    others = [pair for pair, fit in zip(chosen, fits, strict=True) if not fit]
+    fits = [(pair, _fits(pair, a if pair.gguf_is_a else b)) for pair in chosen]
     return Pairing(
-        pairs=tuple(pair for pair, fit in zip(chosen, fits, strict=True) if fit),
+        pairs=tuple(pair for pair, fit in fits if fit),
         only_a=tuple(n for n in mine if n not in used_a and _matches(pattern, n)),
         only_b=tuple(n for n in theirs if n not in used_b and _matches(pattern, n)),
-        shapes=tuple((p.name, p.a.shape, p.b.shape) for p in others),
+        shapes=tuple((p.name, p.a.shape, p.b.shape) for p, fit in fits if not fit),
         notes=notes,
     )
 
@@ -123,25 +122,23 @@ def _find_pairs(
 ) -> tuple[list[Pair], tuple[str, ...]]:
     if is_gguf(a) == is_gguf(b):
         return _pairs_by_name(mine, theirs), ()
-    if is_gguf(b):
-        places = find_in_gguf(mine, b)
-        pairs = [Pair(n, mine[n], theirs[place.tensor], place) for n, place in places.items()]
-    else:
-        places = find_in_gguf(theirs, a)
-        pairs = [
-            Pair(n, mine[place.tensor], theirs[n], place, gguf_is_a=True)
-            for n, place in places.items()
-        ]
+    gguf_is_a = is_gguf(a)
+    gguf, plain = (a, theirs) if gguf_is_a else (b, mine)
+    places = find_in_gguf(plain, gguf)
+    if gguf_is_a:
+        pairs = [Pair(n, mine[p.tensor], theirs[n], p, gguf_is_a) for n, p in places.items()]
         order = {name: i for i, name in enumerate(mine)}
         pairs.sort(key=lambda pair: order[pair.a.name])
-    warning = doubt(a if is_gguf(a) else b) if pairs else None
+    else:
+        pairs = [Pair(n, mine[n], theirs[p.tensor], p) for n, p in places.items()]
+    warning = doubt(gguf) if pairs else None
     return pairs, (warning,) if warning else ()
 
 
 def _pairs_by_name(mine: Weights, theirs: Weights) -> list[Pair]:
     partners = {name: name for name in mine if name in theirs}
-    left = _by_core(n for n in theirs if n not in partners)
-    for core, names in _by_core(n for n in mine if n not in partners).items():
+    left, cores = (_by_core(n for n in names if n not in partners) for names in (theirs, mine))
+    for core, names in cores.items():
         if len(names) == len(left.get(core, ())) == 1:
             partners[names[0]] = left[core][0]
     return [Pair(n, mine[n], theirs[partners[n]]) for n in mine if n in partners]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.comparison.difference import Difference, DifferenceMap
-from qtui_core.inspection.comparison.pairing import Pair
+from qtui_core.inspection.comparison.difference import Difference
+from qtui_core.inspection.comparison.pairing import Pair, Pairing
 from qtui_core.inspection.report import Census
-from qtui_core.inspection.sentences import in_a_sample, not_finite
+from qtui_core.inspection.sentences import describe_sample, in_a_sample, not_finite
 from qtui_core.models.quoting import quoted
 from qtui_core.quant.measure import decibels
 from qtui_core.quantities import percent, plural
@@ -21,12 +22,11 @@ _ROUNDED_TO = (
     ("sqnr_db", "scheme_sqnr_db"),
 )
 _ROUNDED = (
-    ("tensors", "rounded"),
+    ("tensors", lambda found: len(found.rounded)),
     ("relative_mse", "rounded_relative_mse"),
     "stored_relative_mse",
     "gain_db",
 )
-_OTHER_SHAPE = ("name", "shape", "against_shape")
 
 
 @dataclass(frozen=True)
@@ -94,36 +94,16 @@ class Comparison:
     """Two checkpoints compared.
 
     Attributes:
+        pairing: their weights, also those without a partner or of another shape.
         pairs: weights in both that were read, the largest relative error first.
-        only_a, only_b: names without a partner.
-        shapes: (name, shape in a, shape in b) of weights whose shapes differ.
         unread: (name, reason) of weights in both whose values could not be read.
-        relative_mse: of all matrices, weighted by the energy of a (of all pairs if no matrix
-            differs); None if a is zero.
-        bits_a, bits_b: bits per parameter of the pairs.
-        rounded: how many pairs have a figure for plain rounding.
-        rounded_relative_mse, stored_relative_mse: over those pairs, the error of plain rounding,
-            and that of b.
-        worst_map: of the first pair that differs and is a matrix.
     """
 
     a: Census
     b: Census
+    pairing: Pairing
     pairs: tuple[PairReport, ...]
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
-    shapes: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     unread: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    sample: str
-    relative_mse: float | None
-    bits_a: float
-    bits_b: float
-    rounded: int
-    rounded_relative_mse: float | None
-    stored_relative_mse: float | None
-    worst_map: DifferenceMap | None
-    conclusion: str
 
     PRINTED = (
         ("model", "a"),
@@ -132,39 +112,86 @@ class Comparison:
             "against",
             (
                 ("model", "b"),
-                "notes",
+                ("notes", "pairing.notes"),
                 "relative_mse",
                 "sqnr_db",
                 ("bits_per_parameter", "bits_b"),
                 ("model_bits_per_parameter", "bits_a"),
                 (
                     "plain_rounding",
-                    lambda found: (
-                        None if found.rounded_relative_mse is None else printed(found, _ROUNDED)
-                    ),
+                    lambda found: printed(found, _ROUNDED) if found.rounded else None,
                 ),
                 "identical",
                 ("tensors", "pairs"),
-                ("only_in_model", "only_a"),
-                ("only_in_against", "only_b"),
+                ("only_in_model", "pairing.only_a"),
+                ("only_in_against", "pairing.only_b"),
                 (
                     "other_shapes",
                     lambda found: [
-                        dict(zip(_OTHER_SHAPE, row, strict=True)) for row in found.shapes
+                        dict(zip(("name", "shape", "against_shape"), row, strict=True))
+                        for row in found.pairing.shapes
                     ],
                 ),
                 (
                     "not_read",
                     lambda found: [{"name": name, "reason": why} for name, why in found.unread],
                 ),
-                "worst_map",
             ),
         ),
     )
 
     @property
+    def read(self) -> tuple[int, int]:
+        """Elements of the pairs that were read, and that there are."""
+        pairs = self.pairs
+        return sum(r.difference.count for r in pairs), sum(r.pair.info.elements for r in pairs)
+
+    @property
+    def sample(self) -> str:
+        return describe_sample(*self.read, " of the weights in both")
+
+    @property
+    def conclusion(self) -> str:
+        return conclude_comparison(self)
+
+    @property
+    def relative_mse(self) -> float | None:
+        """Of all matrices, weighted by the energy of a; of all pairs if no matrix differs: norms
+        have much energy and are seldom quantized, and would make the total look better. None if a
+        is zero."""
+        matrices = [r for r in self.pairs if r.is_matrix]
+        counted = matrices if any(r.error for r in matrices) else self.pairs
+        return _weighted([(r.difference.relative_mse, r.power) for r in counted])
+
+    @property
     def sqnr_db(self) -> float | None:
         return decibels(self.relative_mse)
+
+    @property
+    def bits_a(self) -> float:
+        """Bits per parameter of the pairs. An expert counts its share of its stored tensor."""
+        bits = sum(r.pair.a.bits_per_parameter * r.pair.info.elements for r in self.pairs)
+        return bits / (self.read[1] or 1)
+
+    @property
+    def bits_b(self) -> float:
+        bits = sum(r.pair.b.bits_per_parameter * r.pair.info.elements for r in self.pairs)
+        return bits / (self.read[1] or 1)
+
+    @property
+    def rounded(self) -> list[PairReport]:
+        """The pairs with a figure for plain rounding."""
+        return [r for r in self.pairs if r.scheme_relative_mse is not None and r.power]
+
+    @property
+    def rounded_relative_mse(self) -> float | None:
+        """The error of plain rounding over these."""
+        return _weighted([(r.scheme_relative_mse, r.power) for r in self.rounded])
+
+    @property
+    def stored_relative_mse(self) -> float | None:
+        """That of b over these."""
+        return _weighted([(r.difference.relative_mse, r.power) for r in self.rounded])
 
     @property
     def gain_db(self) -> float | None:
@@ -175,6 +202,12 @@ class Comparison:
     @property
     def identical(self) -> int:
         return sum(1 for r in self.pairs if r.difference.identical)
+
+
+def _weighted(pairs: Sequence[tuple[float | None, float]]) -> float | None:
+    """The mean of (relative error, energy), weighted by energy; None without energy."""
+    power = sum(energy for _, energy in pairs)
+    return sum((error or 0.0) * energy for error, energy in pairs) / power if power else None
 
 
 #: Below this SQNR the two are hardly the same weights: the error is a quarter of the energy or
@@ -195,20 +228,17 @@ def conclude_comparison(comparison: Comparison) -> str:
             f"{a} and {b} have weights of the same names and no "
             f"two of one shape: nothing was compared."
         )
-    where = in_a_sample(
-        sum(r.difference.count for r in comparison.pairs),
-        sum(r.pair.info.elements for r in comparison.pairs),
-    )
+    pairing = comparison.pairing
     alike = comparison.identical if comparison.identical < len(comparison.pairs) else 0
     rest = [
         (alike, "is identical", "are identical"),
-        (len(comparison.only_a), f"exists only in {a}", f"exist only in {a}"),
-        (len(comparison.only_b), f"exists only in {b}", f"exist only in {b}"),
-        (len(comparison.shapes), "has another shape", "have other shapes"),
+        (len(pairing.only_a), f"exists only in {a}", f"exist only in {a}"),
+        (len(pairing.only_b), f"exists only in {b}", f"exist only in {b}"),
+        (len(pairing.shapes), "has another shape", "have other shapes"),
         (len(comparison.unread), "could not be read", "could not be read"),
     ]
     said = (plural(n, f"tensor {one}", f"tensors {many}") for n, one, many in rest if n)
-    return f"{'; '.join([where + _said(comparison), *said])}."
+    return f"{'; '.join([in_a_sample(*comparison.read) + _said(comparison), *said])}."
 
 
 def _said(comparison: Comparison) -> str:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
+from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe
 from qtui_core.models.files.ggml_types import BY_NAME
-from qtui_core.schemes.scheme import Family, Scheme
 
 #: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
 #: otherwise.
@@ -22,24 +21,17 @@ _SAME: Final = {
     "fp16": "f16",
     "tf32": "f32",
 }
-#: Format, or format and "asym" -> the nearest types, best first. The first whose blocks divide the
-#: rows is taken, else f16.
-_NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
-    "int2": ("q2_k", "q4_0"),
-    "int3": ("q3_k", "q4_0"),
+#: Bits, or format with "asym", or format -> the nearest types, best first. The first whose blocks
+#: divide the rows is taken, else f16.
+_NEAREST: Final[Mapping[int | str, tuple[str, ...]]] = {
+    2: ("q2_k", "q4_0"),
+    3: ("q3_k", "q4_0"),
+    4: ("iq4_nl",),
+    5: ("q5_0",),
+    6: ("q6_k", "q8_0"),
     "int4": ("q4_0",),
     "int4:asym": ("q4_k", "q4_1"),
-    "int5": ("q5_0",),
     "int5:asym": ("q5_k", "q5_1"),
-    "int6": ("q6_k", "q8_0"),
-    "e3m2": ("q6_k", "q8_0"),
-    "e2m3": ("q6_k", "q8_0"),
-    "mxfp6-e3m2": ("q6_k", "q8_0"),
-    "mxfp6-e2m3": ("q6_k", "q8_0"),
-    "nf4": ("iq4_nl",),
-    "fp4": ("iq4_nl",),
-    "e2m1": ("iq4_nl",),
-    "e3m0": ("iq4_nl",),
     "mxfp4": ("mxfp4",),
     "nvfp4": ("nvfp4", "iq4_nl"),
     "ternary": ("tq2_0", "q2_k", "q4_0"),
@@ -75,12 +67,16 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
             left.append(StandIn(tensor.name, str(tensor.scheme), "the type of the file", why))
     for tensor in tensors:
         if tensor.scheme is not None and (name := names.get(tensor.name)):
-            left += _stands_in(tensor, tensor.scheme, chosen[name])
+            own, kind = _type_of(tensor), chosen[name]
+            if kind != own or _SAME.get(str(tensor.scheme)) != kind:
+                stacked = "experts of a layer are one tensor in GGUF, which has one type"
+                why = "the nearest type of ggml" if kind == own else stacked
+                left.append(StandIn(tensor.name, str(tensor.scheme), kind, why))
     return ToolRecipe(
         "".join(f"^{re.escape(name)}$={kind}\n" for name, kind in chosen.items()),
         "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
         tuple(left),
-        ("ggml keeps scales in 16 bits, which the budget counts; errors are those of 32.",),
+        ("ggml keeps scales in 16 bits, where the budget and the errors count 32.",),
     )
 
 
@@ -89,32 +85,15 @@ def _type_of(tensor: RecipeTensor) -> str:
     scheme = tensor.scheme
     if scheme is None:
         return _STORED.get(tensor.dtype, "f16")
-    same = _SAME.get(str(scheme))
-    key = f"{scheme.format}{':asym' * (not scheme.symmetric)}"
-    nearest = _NEAREST.get(key) or _NEAREST.get(scheme.format) or ("q8_0",)
-    fitting = ([same] if same else []) + list(nearest)
+    keys = (f"{scheme.format}{':asym' * (not scheme.symmetric)}", scheme.format, scheme.bits)
+    nearest = next((_NEAREST[key] for key in keys if key in _NEAREST), ("q8_0",))
+    fitting = (*filter(None, [_SAME.get(str(scheme))]), *nearest)
     return next((k for k in fitting if tensor.columns % BY_NAME[k.upper()].block == 0), "f16")
-
-
-def ggml_bytes(tensor: RecipeTensor) -> int:
-    """The bytes of a tensor in the type that llama-quantize is told for it."""
-    return int(tensor.rows * tensor.columns * _bits(_type_of(tensor)) / 8)
 
 
 def _bits(kind: str) -> float:
     found = BY_NAME[kind.upper()]
     return 8 * found.nbytes / found.block
-
-
-def _stands_in(tensor: RecipeTensor, scheme: Scheme, kind: str) -> list[StandIn]:
-    why = "the nearest type of ggml"
-    if kind != _type_of(tensor):
-        why = "experts of a layer are one tensor in GGUF, which has one type"
-    elif is_plain(scheme) and _SAME.get(str(scheme)) == kind:
-        return []
-    elif kind == "f16" and scheme.family is not Family.CAST:
-        why = f"no type has blocks that divide rows of {tensor.columns}"
-    return [StandIn(tensor.name, str(scheme), kind, why)]
 
 
 def has_gguf_name(name: str) -> bool:

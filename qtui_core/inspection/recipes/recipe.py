@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -12,7 +13,7 @@ from qtui_core.models import Reading, TensorInfo
 from qtui_core.models.quoting import listed
 from qtui_core.models.tensors import Role
 from qtui_core.quantities import plural
-from qtui_core.schemes.granularity import PerBlock, PerGroup, PerRow, PerTensor
+from qtui_core.schemes.granularity import Granularity, PerBlock, PerGroup, PerRow, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
 #: The substitute for a scheme if the tool leaves the weight unquantized.
@@ -68,20 +69,17 @@ class RecipeTensor:
         """Whether the scheme is a dtype that counts as unquantized for tools."""
         return self.scheme is None or self.scheme.family is Family.CAST
 
-    @property
-    def group(self) -> int | None:
-        """Elements of a row that share a scale; -1 for a whole row, 0 for the whole tensor, None
-        for anything else. Blocks of the flattened tensor are groups if rows are whole blocks."""
-        match self.scheme.granularity if self.scheme else None:
-            case PerGroup(size):
-                return size
-            case PerBlock(size):
-                return size if self.columns % size == 0 else None
-            case PerRow():
-                return -1
-            case PerTensor():
-                return 0
-        return None
+    def grouped(self, *others: type) -> Granularity:
+        """The granularity of the scheme if that is a group, the tensor or one of `others`; blocks
+        of the flattened tensor are groups if rows have a whole number of them. Else rows."""
+        assert self.scheme is not None
+        assert self.scheme.granularity is not None
+        granularity = self.scheme.granularity
+        if isinstance(granularity, PerBlock) and self.columns % granularity.size == 0:
+            return PerGroup(granularity.size)
+        if isinstance(granularity, (PerGroup, PerTensor, *others)):
+            return granularity
+        return PerRow()
 
 
 @dataclass(frozen=True)
@@ -124,60 +122,70 @@ def tensors_of(
 ) -> tuple[RecipeTensor, ...]:
     """All matrices of the model with the schemes of an assignment, by name. Matrices outside of it
     stay as stored."""
+    schemes = {text: Scheme.parse(text) for text in {*chosen.values()} if text}
     return tuple(
-        recipe_tensor(info, chosen.get(info.name))
+        RecipeTensor(
+            info.name,
+            schemes.get(chosen.get(info.name) or ""),
+            *info.matrix,
+            info.dtype,
+            info.reading,
+        )
         for info in infos
         if info.reading is not Reading.VECTOR and info.role is Role.VALUES
     )
 
 
-def recipe_tensor(info: TensorInfo, scheme: str | None) -> RecipeTensor:
-    parsed = Scheme.parse(scheme) if scheme else None
-    return RecipeTensor(info.name, parsed, *info.matrix, info.dtype, info.reading)
-
-
-@dataclass(frozen=True)
-class ModuleKind:
-    """What a tool gets for a module, None to leave it unquantized; and what is used `instead` of
-    the scheme, "" if nothing is, and why."""
-
-    value: Any
-    instead: str = ""
-    why: str = ""
+#: The scheme nearest to that of a tensor among those that a tool has, None to leave the tensor
+#: unquantized; and why, where that does not follow from the scheme.
+Nearest = Callable[[RecipeTensor], tuple[Scheme | None, str]]
 
 
 def kinds_of(
-    tensors: Sequence[RecipeTensor],
-    kind_of: Callable[[RecipeTensor], ModuleKind],
-    usable: Callable[[RecipeTensor], bool] = lambda tensor: tensor.is_linear,
-    other: Callable[[RecipeTensor], str] = lambda tensor: NOT_LINEAR,
-) -> tuple[dict[str, Any], list[StandIn]]:
-    """(module -> what the tool gets for it, None if it stays as stored; the substitutions).
-    `usable`: whether the tool quantizes a tensor at all; `other` says why not."""
-    kinds: dict[str, Any] = {}
+    tensors: Sequence[RecipeTensor], nearest: Nearest
+) -> tuple[dict[str, Scheme | None], list[StandIn]]:
+    """(module of a linear layer -> its scheme in the tool, None if it stays as stored; the
+    substitutions)."""
+    kinds: dict[str, Scheme | None] = {}
     left: list[StandIn] = []
     for tensor in tensors:
-        if tensor.keeps or not usable(tensor):
-            if tensor.is_linear:
-                kinds[tensor.module] = None
-            left += kept_as_stored(tensor, other(tensor))
-            continue
-        kind = kind_of(tensor)
-        kinds[tensor.module] = kind.value
-        if kind.instead:
-            left.append(StandIn(tensor.name, str(tensor.scheme), kind.instead, kind.why))
+        if not tensor.is_linear:
+            left += kept_as_stored(tensor, NOT_LINEAR)
+        elif tensor.keeps:
+            kinds[tensor.module] = None
+            left += kept_as_stored(tensor)
+        else:
+            kinds[tensor.module], why = nearest(tensor)
+            left += stands_in(tensor, kinds[tensor.module], why)
     return kinds, left
 
 
-def kept_as_stored(tensor: RecipeTensor, other: str) -> list[StandIn]:
-    """The substitution for a tensor that stays as stored although it has a scheme. `other` is the
-    reason if it does not follow from the scheme."""
+def stands_in(tensor: RecipeTensor, kind: Scheme | None, why: str = "") -> list[StandIn]:
+    """The substitution for a tensor that gets `kind`; empty if that is its scheme."""
+    scheme = tensor.scheme
+    assert scheme is not None
+    if kind == scheme:
+        return []
+    if (
+        kind is not None
+        and kind.format == scheme.format
+        and isinstance(scheme.granularity, PerBlock)
+    ):
+        blocks = replace(kind, granularity=scheme.granularity)
+        if blocks == scheme and kind.granularity == tensor.grouped():
+            return []
+    instead = UNQUANTIZED if kind is None else str(kind)
+    return [StandIn(tensor.name, str(scheme), instead, why)]
+
+
+def kept_as_stored(tensor: RecipeTensor, why: str = "") -> list[StandIn]:
+    """The substitution for a tensor that stays as stored although it has a scheme."""
     scheme = tensor.scheme
     if scheme is None or scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
         return []
     if scheme.family is Family.CAST:
-        other = "the tool keeps weights in the dtype that the model is loaded in"
-    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
+        why = "the tool keeps weights in the dtype that the model is loaded in"
+    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, why)]
 
 
 def as_json(whole: Mapping[str, Any]) -> str:
@@ -209,25 +217,21 @@ def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
-    """The integers nearest to a scheme: (bits, group as in `RecipeTensor.group`, symmetric). They
-    never have fewer bits. Codebooks and small floats of 4 bits become asymmetric integers with the
-    same group, whose error on weights is about the same."""
+def nearest_integers(tensor: RecipeTensor) -> Scheme:
+    """Integers that never have fewer bits, symmetric with all codes or with an integer zero point.
+    Codebooks and small floats of 4 bits become asymmetric integers with the same group, whose error
+    on weights is about the same."""
     scheme = tensor.scheme
     assert scheme is not None
     is_integer = scheme.family is Family.INTEGER
-    group = -1 if tensor.group is None else tensor.group
-    return scheme.bits, group, scheme.symmetric if is_integer else scheme.bits != 4
+    symmetric = scheme.symmetric if is_integer else scheme.bits != 4
+    rule = "full" if symmetric else "asym"
+    return Scheme.parse(f"int{scheme.bits}:{tensor.grouped()}:{rule}")
 
 
-def is_plain(scheme: Scheme) -> bool:
-    """Whether elements are rounded to the nearest level and no outlier columns are kept, as
-    in the tools."""
-    return scheme.rounding == "nearest" and scheme.outlier_threshold is None
-
-
-def short_group(tensor: RecipeTensor, group: int) -> str:
-    """Why groups do not divide the rows of a tensor; "" if they do."""
-    if group <= 0 or tensor.columns % group == 0:
-        return ""
-    return f"rows of {tensor.columns} are no multiple of the group {group}"
+def with_whole_groups(tensor: RecipeTensor, scheme: Scheme) -> tuple[Scheme | None, str]:
+    """The scheme, or None and why if its groups do not divide the rows of a tensor."""
+    group = scheme.granularity.size if isinstance(scheme.granularity, PerGroup) else 1
+    if tensor.columns % group == 0:
+        return scheme, ""
+    return None, f"rows of {tensor.columns} are no multiple of the group {group}"

@@ -8,15 +8,9 @@ from typing import Any, Final
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require
-from qtui_core.inspection.recipes.llama_cpp import ggml_bytes, has_gguf_name, llama_quantize
-from qtui_core.inspection.recipes.modules import (
-    bitsandbytes,
-    llm_compressor,
-    torchao,
-    vllm,
-)
-from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe, recipe_tensor
-from qtui_core.models import TensorInfo
+from qtui_core.inspection.recipes.llama_cpp import has_gguf_name, llama_quantize
+from qtui_core.inspection.recipes.modules import bitsandbytes, llm_compressor, torchao, vllm
+from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe
 from qtui_core.models.quoting import quoted
 
 
@@ -29,7 +23,6 @@ class RecipeTarget:
         make: the recipe for tensors and the model_type of the config.
         library: what making it takes.
         of_gguf: whether it takes models by the names of GGUF. Others know those of transformers.
-        nbytes: of a tensor as the tool stores it, where that is not what its scheme takes here.
     """
 
     name: str
@@ -37,7 +30,6 @@ class RecipeTarget:
     make: Callable[[Sequence[RecipeTensor], str | None], ToolRecipe]
     library: str = ""
     of_gguf: bool = False
-    nbytes: Callable[[RecipeTensor], int] | None = None
 
     def check(self) -> None:
         """Raises MissingLibrary without the library."""
@@ -53,11 +45,6 @@ class RecipeTarget:
                 f"model has those of GGUF: name the checkpoint that it was converted from."
             )
 
-    def stored_bytes(self, info: TensorInfo, scheme: str | None) -> int:
-        """The bytes that a tool with `nbytes` stores for a tensor in a scheme."""
-        assert self.nbytes is not None
-        return self.nbytes(recipe_tensor(info, scheme))
-
     def recipe(
         self, tensors: Sequence[RecipeTensor], config: Mapping[str, Any] | None
     ) -> ToolRecipe:
@@ -69,7 +56,7 @@ class RecipeTarget:
 TARGETS: Final = {
     target.name: target
     for target in (
-        RecipeTarget("llama-quantize", ".txt", llama_quantize, "gguf", True, ggml_bytes),
+        RecipeTarget("llama-quantize", ".txt", llama_quantize, "gguf", True),
         RecipeTarget("llm-compressor", ".yaml", lambda tensors, _: llm_compressor(tensors)),
         RecipeTarget("torchao", ".json", lambda tensors, _: torchao(tensors)),
         RecipeTarget("bitsandbytes", ".json", lambda tensors, _: bitsandbytes(tensors)),

@@ -160,7 +160,7 @@ def test_a_text_shorter_than_a_window_is_one_window_and_a_few_tokens_are_none() 
     assert short.scored == 20
     limited = cut_windows(np.arange(400), _Words(1), settings, 32, 1)
     assert limited.ids.shape[1] == 32
-    with pytest.raises(UsageError, match="15 tokens, and an evaluation needs"):
+    with pytest.raises(UsageError, match="15 tokens: an evaluation needs"):
         cut_windows(np.arange(15), _Words(), settings, None, 1)
     with pytest.raises(UsageError, match="has 1 token,"):
         cut_windows(np.arange(1), _Words(), settings, None, 1)

@@ -17,9 +17,10 @@ from lazy_imports import LazyImport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.loading.text import Text
 from qtui_core.models import open_model
-from qtui_core.quant import Cancelled, quantize
+from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
 
 torch = LazyImport("torch")
@@ -115,7 +116,7 @@ def test_a_model_that_changes_its_layers_outputs_in_place_runs_whole(tmp_path) -
     def found(double: Any) -> Any:
         asked = subject.weighed_model(source, [name], SCHEMES, TEXT, 2)
         asked.model.loaded.model.model.layers[1].register_forward_pre_hook(double)
-        batch = _Batch(asked, asked.model, asked.windows.ids, lambda: None)
+        batch = _Batch(asked, asked.model, asked.windows.ids, IDLE)
         return batch.divergences(lambda: None)[name]
 
     def in_place(_: Any, args: Any) -> None:
@@ -137,7 +138,7 @@ def test_what_cannot_be_weighed_is_refused(tmp_path) -> None:
         return len(asked) > 9
 
     with pytest.raises(Cancelled):
-        kl.divergences(source, matrices(source), SCHEMES, TEXT, cancelled=cancelled)
+        kl.divergences(source, matrices(source), SCHEMES, TEXT, job=Job(cancelled=cancelled))
 
 
 def by_brute_force(folder: Path, name: str, scheme: Scheme, ids: Any, scored: int) -> list[float]:
@@ -203,7 +204,7 @@ def test_gradients_take_the_weights_of_one_layer_at_a_time(tmp_path) -> None:
         return False
 
     assert name in asked
-    fisher.estimates(source, asked, SCHEMES, TEXT, windows=1, cancelled=cancelled)
+    fisher.estimates(source, asked, SCHEMES, TEXT, windows=1, job=Job(cancelled=cancelled))
     # When a layer is loaded, that of the one before may not be let go yet.
     assert len(seen) > 8
     assert max(seen) <= 2
@@ -211,7 +212,8 @@ def test_gradients_take_the_weights_of_one_layer_at_a_time(tmp_path) -> None:
 
 def test_progress_ends_at_one(tmp_path) -> None:
     told: list[float] = []
+    job = Job(lambda done, total, words: told.append(done / total))
     source = open_model(llama(tmp_path))
-    kl.divergences(source, matrices(source)[:3], SCHEMES, TEXT, windows=5, advance=told.append)
+    kl.divergences(source, matrices(source)[:3], SCHEMES, TEXT, windows=5, job=job)
     assert told == sorted(told)
     assert told[-1] == 1.0

@@ -16,9 +16,8 @@ from test_evaluation_scores import begun_of, part_of, parts_of
 
 from qtui_core.codec import printed
 from qtui_core.evaluation.conclude import beyond_chance
-from qtui_core.evaluation.sensitivity.assign import assign_schemes
+from qtui_core.evaluation.sensitivity.assign import assign_schemes, weigh
 from qtui_core.evaluation.sensitivity.judgement import judge
-from qtui_core.evaluation.sensitivity.options import weigh
 from qtui_core.evaluation.sensitivity.report import FrontierPoint, UniformPoint
 from qtui_core.evaluation.sensitivity.rivals import THE_ASSIGNMENT, nearest, rivals_of
 from qtui_core.inspection.inspect import inspect_model
@@ -83,7 +82,7 @@ def test_the_sentence_in_every_state() -> None:
         (
             "On 20 held-out windows the assignment is 0.005 ± 0.00022 nats a token at 4.00 bits, "
             "and nothing to compare it with takes as few bytes: take it if there is no room for "
-            f"more; the rule {RULE} comes to 0.003 at 4.24 bits.",
+            "more.",
             THE_ASSIGNMENT,
             judged([BEST, BETTER, WORSE, eight], (500, 530, 550, 1010)),
         ),
@@ -101,17 +100,10 @@ def test_the_sentence_in_every_state() -> None:
         ),
         (
             "One held-out window gives no standard error, so nothing is decided: the assignment "
-            f"has a KL of 0.002 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits, and that "
-            f"the rule {RULE} has less may be chance; give a longer text.",
+            f"has a KL of 0.002 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits; give a longer "
+            "text.",
             "",
             judged([0.002, 0.001, 0.003, 1e-4], batches=(1,)),
-        ),
-        (
-            "One held-out window gives no standard error, so nothing is decided: the assignment "
-            f"has a KL of 0.001 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits, and that they "
-            "are alike may be chance; give a longer text.",
-            "",
-            judged([0.001, 0.001, 0.003, 1e-4], batches=(1,)),
         ),
     ):
         assert found.conclusion == said

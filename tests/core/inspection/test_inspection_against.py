@@ -88,8 +88,14 @@ def test_a_gguf_file_against_its_original(tmp_path, original, kind, scheme):
         if scheme:
             plain = measure(x, Scheme.parse(scheme))
             assert reports[name].scheme_relative_mse == pytest.approx(plain.relative_mse)
-    assert comparison.only_a == comparison.only_b == comparison.shapes == comparison.unread == ()
-    assert comparison.notes == ()
+    assert (
+        comparison.pairing.only_a
+        == comparison.pairing.only_b
+        == comparison.pairing.shapes
+        == comparison.unread
+        == ()
+    )
+    assert comparison.pairing.notes == ()
 
 
 def test_the_order_of_rows_of_queries_and_keys_is_undone_on_either_side(tmp_path, original):
@@ -120,7 +126,7 @@ def test_two_gguf_files_pair_by_their_own_names(tmp_path):
 def test_an_architecture_that_qtui_does_not_know_is_doubted(tmp_path, original):
     path = write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "F32", architecture="exaone")
     comparison = compare(original, path)
-    assert "exaone" in comparison.notes[0]
+    assert "exaone" in comparison.pairing.notes[0]
 
 
 def test_norms_of_gemma_are_stored_plus_one(tmp_path):
@@ -130,7 +136,7 @@ def test_norms_of_gemma_are_stored_plus_one(tmp_path):
     second = write_gguf(tmp_path / "m.gguf", plus, CONFIG, "F32", architecture="gemma")
     comparison = compare(first, second)
     assert all(r.difference.max_abs_error < 1e-6 for r in comparison.pairs)
-    assert len(comparison.pairs) == len(weights) - len(comparison.only_a)
+    assert len(comparison.pairs) == len(weights) - len(comparison.pairing.only_a)
 
 
 def test_experts_pair_with_their_part_of_the_merged_tensor(tmp_path):
@@ -173,7 +179,7 @@ def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
     assert report.difference.mse == pytest.approx(
         ((y - x.astype(np.float64)) ** 2).mean(), rel=1e-4
     )
-    assert comparison.rounded == 14
+    assert len(comparison.rounded) == 14
     assert "as plain rounding to its levels would" in comparison.conclusion
     assert "7 tensors are identical" in comparison.conclusion
     total = sum(w.size for w in llama().values())
@@ -230,11 +236,6 @@ def test_a_model_after_training(tmp_path, original):
     assert comparison.identical == len(tuned) - 2
     assert f"{target!r} moved furthest" in comparison.conclusion
     assert "moved 2 of 21 weights" in comparison.conclusion
-    cells = comparison.worst_map
-    hot = cells.cells[-1, -1]
-    assert hot > 0.04
-    assert cells.cells[0, 0] < 0.02
-    assert comparison.worst_map.name == target
     x = llama()
     matrices = [n for n in x if x[n].ndim == 2]
     error = sum(((tuned[n].astype(np.float64) - x[n]) ** 2).sum() for n in matrices)
@@ -246,7 +247,6 @@ def test_a_model_after_training(tmp_path, original):
 def test_the_same_model_twice(original):
     comparison = compare(original, original)
     assert comparison.identical == len(comparison.pairs) == 21
-    assert comparison.worst_map is None
     assert comparison.conclusion.startswith("21 weights are identical to the bit in ")
 
 
@@ -254,7 +254,7 @@ def test_a_wrapper_around_the_model_does_not_matter(tmp_path, original):
     bare = save_model(tmp_path, llama(prefix=""), **CONFIG)
     comparison = compare(original, bare)
     assert comparison.identical == 21
-    assert comparison.only_a == comparison.only_b == ()
+    assert comparison.pairing.only_a == comparison.pairing.only_b == ()
 
 
 def test_tensors_in_one_model_only_or_of_other_shapes_are_listed(tmp_path, original):
@@ -262,9 +262,9 @@ def test_tensors_in_one_model_only_or_of_other_shapes_are_listed(tmp_path, origi
     weights["lm_head.weight"] = weights["lm_head.weight"][:90]
     weights["extra.weight"] = weights.pop("model.norm.weight")
     comparison = compare(original, save_model(tmp_path, weights, **CONFIG))
-    assert comparison.only_a == ("model.norm.weight",)
-    assert comparison.only_b == ("extra.weight",)
-    assert comparison.shapes == (("lm_head.weight", (96, 128), (90, 128)),)
+    assert comparison.pairing.only_a == ("model.norm.weight",)
+    assert comparison.pairing.only_b == ("extra.weight",)
+    assert comparison.pairing.shapes == (("lm_head.weight", (96, 128), (90, 128)),)
     assert "1 tensor has another shape" in comparison.conclusion
     assert f"1 tensor exists only in {tmp_path}" in comparison.conclusion
 
@@ -280,7 +280,7 @@ def test_a_pattern_that_matches_nothing(original):
         compare(original, original, pattern="*.conv.*")
     chosen = compare(original, original, pattern="*.mlp.*")
     assert len(chosen.pairs) == 6
-    assert chosen.only_a == ()
+    assert chosen.pairing.only_a == ()
 
 
 def test_a_weight_that_cannot_be_decoded_leaves_the_others(tmp_path):
@@ -364,7 +364,6 @@ def test_a_change_of_norms_alone_is_reported(tmp_path, original):
     assert comparison.pairs[0].pair.name == "model.norm.weight"
     assert comparison.pairs[0].difference.relative_mse == pytest.approx(0.01, rel=1e-5)
     assert "moved 1 of 21 weights" in comparison.conclusion
-    assert comparison.worst_map is None
 
 
 def test_gpt2_stores_its_matrices_transposed_even_square_ones(tmp_path):
@@ -387,7 +386,7 @@ def test_dimensions_of_one_element_do_not_matter(tmp_path):
     second = save_model(tmp_path / "b", {"gate.weight": x, "conv.weight": x.reshape(8, 8)})
     comparison = compare(first, second)
     assert comparison.identical == 2
-    assert comparison.shapes == ()
+    assert comparison.pairing.shapes == ()
 
 
 def test_pairing_takes_one_look_at_each_weight(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The difference of two matrices and its map, against numpy in float64."""
+"""The difference of two matrices, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from qtui_core.inspection.comparison.difference import difference, difference_map
+from qtui_core.inspection.comparison.difference import difference
 
 
 class Matrix:
@@ -81,26 +81,3 @@ def test_against_zero_nothing_is_relative():
     assert found.relative_mse is None
     assert found.cosine is None
     assert found.mse == 1
-
-
-@pytest.mark.parametrize("shape", [(300, 701), (5, 3), (1, 1), (17, 100)])
-@pytest.mark.parametrize("grid", [(16, 48), (4, 4), (1, 1)])
-def test_a_cell_is_the_largest_error_of_its_rectangle(shape, grid):
-    a, b = pair(*shape, seed=1)
-    found = difference_map("w", Matrix(a), Matrix(b), [(0, shape[0])], grid)
-    error = np.abs(b - a)
-    assert found.cells.shape == (min(shape[0], grid[0]), min(shape[1], grid[1]))
-    assert found.rows[0][0] == 0
-    assert found.rows[-1][1] == shape[0]
-    for cells, (start, stop) in zip(found.cells, found.rows, strict=True):
-        for j, cell in enumerate(cells):
-            left, right = found.column_edges[j : j + 2]
-            assert cell == error[start:stop, left:right].max()
-
-
-def test_a_row_of_cells_spans_no_gap():
-    a, b = pair(100, 20)
-    strips = [(0, 5), (40, 45), (95, 100)]
-    found = difference_map("w", Matrix(a), Matrix(b), strips, (3, 4))
-    assert found.rows == tuple(strips)
-    assert found.cells.max() == max(np.abs(b - a)[s:t].max() for s, t in strips)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from itertools import combinations
 from pathlib import Path
@@ -59,19 +58,6 @@ def test_totals_are_sums_over_matrices(tmp_path, random):
     assert total.worst_tensor == "b"
 
 
-def test_one_scale_for_the_model_comes_from_its_largest_matrix(tmp_path, random):
-    small = random.normal(0, 0.01, (64, 64)).astype(np.float32)
-    large = random.normal(0, 1, (64, 64)).astype(np.float32)
-    save(tmp_path, small=small, large=large, norm=np.full(64, 100.0, np.float32))
-    inspection = inspect(tmp_path, "int8:model", "int8:model:asym")
-    scale = np.float32(np.abs(large).max()) / np.float32(127)
-    step = np.round(small / scale) * scale
-    error = next(t for t in inspection.tensors if t.info.name == "small").errors[0]
-    assert error.mse == pytest.approx(((small.astype(np.float64) - step) ** 2).mean(), rel=1e-5)
-    # 4 bytes of scale for the model, and one of zero point where there is one.
-    assert [s.nbytes for s in inspection.schemes] == [64 * 4 + 2 * 4096 + extra for extra in (4, 5)]
-
-
 def test_storage_and_places_of_a_sample_are_those_of_the_tensor(tmp_path, random):
     x = random.normal(size=(5000, 1000)).astype(np.float32)
     x[4999, 7] = 3000.25
@@ -121,14 +107,13 @@ TINY[:, 5] = 40
 STATES = {
     "one NaN": ({"a": with_value(X, np.nan)}, "nf4", "find out where it comes from", "they"),
     "only NaN": ({"a": X * np.nan}, "nf4", "no value is finite, so nothing", "finite rest"),
-    "one outlier": ({"a": with_value(X, 1e6)}, "nf4,int4", "1 outlier of 'a' holds 99% of its "
-                    "energy, which flatters the decibels: keep it", "them"),
-    "a column": ({"a": with_column(normal(256, 256), 9, 100)}, "nf4", "in column 9", "normal"),
+    "one outlier": ({"a": with_value(X, 1e6)}, "nf4,int4", "1 outlier holds 99% of the energy of "
+                    "'a', which flatters the decibels", "them"),
     "a zero tensor": ({"a": X, "b": 0 * X}, "nf4", "no tensor is over 1 dB worse", "every"),
     "zeros": ({"a": 0 * X}, "nf4", "is zero", "dB"),
     "a part": ({"a": np.tile(X, (80, 16))}, "nf4", "In a sample of 20% of the elements: ", "0.2 "),
-    "no tensors": ({}, "nf4", "has no tensors, so there is nothing to quantize", "0 tensors"),
-    "no matrix": ({"a": ONES, "b": ONES}, "int4", "none of its 2 tensors is a", "keeps"),
+    "no tensors": ({}, "nf4", "of 0 tensors none is a floating-point matrix", "keeps"),
+    "no matrix": ({"a": ONES, "b": ONES}, "int4", "of 2 tensors none is a", "keeps"),
     "lossless": ({"a": (X.view(np.uint32) & 0xFFFF0000).view(np.float32)}, "tf32,bf16",
                  "keeps every value exactly", "dB"),
     "Gaussian": ({"a": normal(256, 256)}, "nf4",
@@ -138,8 +123,6 @@ STATES = {
     "few parameters": ({"good": normal(256, 256, 9), "tiny": TINY}, "int4:row", "1 tensor is over "
                        "1 dB worse than a Gaussian would be, with under 1% of the parameters in "
                        "all ('tiny' loses most)", "to watch"),
-    "a scale that does not fit": ({"small": normal(128, 128, 1e-4), "large": normal(128, 128)},
-                                  "int4:model", "tensor to watch is 'small'", "no tensor"),
     "subnormals": ({"a": normal(128, 128, 1e-7)}, "fp16", "tensor to watch", "no tensor"),
     "nothing is saved": ({"a": normal(64, 2).astype(np.float16)}, "nf4:block1,int8:row",
                          "so leave the model as it is stored.", "Gaussian"),
@@ -163,7 +146,7 @@ def test_the_sentence_of_every_state(tmp_path, state):
 def test_what_was_chosen_and_read_whole_is_no_sample(tmp_path, random):
     save(tmp_path, a=np.ones(4, np.float32), w=random.normal(size=(3000, 1024)).astype(np.float32))
     chosen = inspect(tmp_path, "int4", pattern="a").conclusion
-    assert "the one chosen tensor is not a floating-point matrix" in chosen
+    assert "of 1 tensor none is a floating-point matrix" in chosen
     assert inspect(tmp_path, "nf4", full=True).conclusion.startswith("nf4")
 
 
@@ -171,17 +154,7 @@ def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(tmp_path):
     """`small` has fewer decibels, but `large` has a larger share of the total error."""
     large = with_column(normal(256, 128), 3, 12)
     save(tmp_path, small=with_column(normal(8, 128), 3, 100), large=large)
-    inspection = inspect(tmp_path, "int4:row")
-    beyond = {}
-    for tensor in inspection.tensors:
-        error = tensor.errors[0]
-        more = error.relative_mse - error.gaussian_relative_mse
-        beyond[tensor.info.name] = more * tensor.info.parameters
-    share = math.floor(100 * beyond["large"] / sum(beyond.values()))
-    assert (
-        f"the tensor to watch is 'large', with 96% of the parameters and {share}% of what all "
-        f"lose beyond a Gaussian's error"
-    ) in inspection.conclusion
+    assert "the tensor to watch is 'large': " in inspect(tmp_path, "int4:row").conclusion
 
 
 def test_what_is_best_is_the_best_of_the_small_ones_that_save(tmp_path, random):
