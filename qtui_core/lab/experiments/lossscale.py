@@ -20,6 +20,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
+from qtui_core.job import Job
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.numerics.products import (
     Products,
@@ -39,7 +40,6 @@ from qtui_core.lab.results import (
     LabColumn,
     LabLine,
     LabPart,
-    See,
     findings,
 )
 from qtui_core.lab.training.tasks import TASKS, LabTask, loss_of, subject_of
@@ -136,7 +136,7 @@ def _log2(scale: float) -> float | None:
     return math.log2(scale) if scale else None
 
 
-def gradients(text: str | None, model: str, see: See) -> LabGradients:
+def gradients(text: str | None, model: str, job: Job) -> LabGradients:
     """The magnitudes and errors of a batch. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net, batch = subject.start(), next(subject.batches(0))
@@ -154,14 +154,14 @@ def gradients(text: str | None, model: str, see: See) -> LabGradients:
         products = Products(g_dx=Operand(stored), g_dw=Operand(stored))
         with quantized(net, dict.fromkeys(names, products)):
             for power in SCALES:
-                see(number * len(SCALES) + len(row), len(STORED) * len(SCALES), None)
+                job.at(number * len(SCALES) + len(row), len(STORED) * len(SCALES))
                 row.append(relative(gradients_of(net, batch, 2.0**power)[0], exact))
         errors[stored] = tuple(row)
     return LabGradients(together(parts[False]), together(parts[True]), magnitudes(exact), errors)
 
 
 def scaler_run(
-    settings: Mapping[str, Any], model: str, start: float, spoilt: bool, see: See
+    settings: Mapping[str, Any], model: str, start: float, spoilt: bool, job: Job
 ) -> ScalerRun:
     """Steps of AdamW under autocast to float16 and torch.amp.GradScaler. They train the model, or
     `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
@@ -185,7 +185,7 @@ def scaler_run(
         return found + (weight.sum() * 0).sqrt() if spoilt and step >= _SPOILT else found
 
     for step in range(steps):
-        see(step, steps, scales[-1])
+        job.at(step, steps, repr(scales[-1]))
         ids = next(batches)
         scaler.scale(loss(ids, step, True)).backward()
         scaler.unscale_(optimizer)
@@ -199,7 +199,7 @@ def scaler_run(
             bad = gradient_not_finite(net)
             overflows, upstream, first = overflows + (not bad), upstream + bool(bad), first or bad
             optimizer.zero_grad(set_to_none=True)
-    see(steps, steps, scales[-1])
+    job.at(steps, steps, repr(scales[-1]))
     return ScalerRun(tuple(scales), overflows, upstream, first, spoilt, trained)
 
 
@@ -238,38 +238,36 @@ def _of_gradients(store: str, seen: LabGradients) -> Findings:
         ),
         LabChart(title, "log2 of the scale", "relative error", lines, log_y=True),
     ]
-    return findings((), rows, pictures, [_needed(store, seen)], notes=_notes(store, seen))
+    return findings((), rows, pictures, [_needed(store, seen)], notes=_notes(seen))
 
 
 def _of_runs(runs: Mapping[str, ScalerRun]) -> Findings:
     lines = tuple(LabLine(key, tuple(map(_log2, run.scales))) for key, run in runs.items())
     scales = LabChart("the scale of GradScaler", "step", "log2 of the scale", lines)
     nano = "GradScaler ran on nano, 434,816 parameters made from a seed, instead of the demo."
-    rows = [_run_row(key, run) for key, run in runs.items()]
+    rows: list[dict[str, Cell]] = []
+    for key, run in runs.items():
+        causes = ["overflow at that scale"] if run.overflows else []
+        if run.upstream:
+            made = ", spoilt on purpose" if run.spoilt else ""
+            causes.append(f"{run.first} has a gradient that is not finite without a scale{made}")
+        rows.append(
+            {
+                "what": f"GradScaler, {key}",
+                "scale": _log2(run.scales[0]),
+                "skipped": run.overflows + run.upstream,
+                "ends": _log2(run.scales[-1]),
+                "cause": "; ".join(causes) or None,
+            }
+        )
     on_nano = any(run.trained == "nano" for run in runs.values())
     return findings((), rows, [scales], [_fell(runs)], notes=[nano if on_nano else ""])
 
 
-def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
-    causes = ["overflow at that scale"] if run.overflows else []
-    if run.upstream:
-        made = ", spoilt on purpose" if run.spoilt else ""
-        causes.append(f"{run.first} has a gradient that is not finite without a scale{made}")
-    return {
-        "what": f"GradScaler, {key}",
-        "scale": _log2(run.scales[0]),
-        "skipped": run.overflows + run.upstream,
-        "ends": _log2(run.scales[-1]),
-        "cause": "; ".join(causes) or None,
-    }
-
-
 def _needed(store: str, seen: LabGradients) -> str:
     best, name = seen.best(store), FORMATS[store].title
-    if best is None:
-        return "Every gradient is zero here, so there is nothing to scale."
-    if not seen.body.there:
-        return "No layer but the head has a gradient here, so there is nothing to scale."
+    if best is None or not seen.body.there:
+        return "Every gradient but the head's is zero here, so there is nothing to scale."
     without, scaled = flushed(store, seen.body), flushed(store, seen.body, best)
     if best <= 0 or scaled >= without:
         more = "they are too large for one" if best <= 0 else f"with one of 2^{best} no fewer"
@@ -282,45 +280,32 @@ def _needed(store: str, seen: LabGradients) -> str:
 
 def _fell(runs: Mapping[str, ScalerRun]) -> str:
     own = {key: run for key, run in runs.items() if not run.spoilt}
-    said = []
     if key := next((key for key, run in own.items() if run.upstream), None):
-        said.append(
+        return (
             f"GradScaler {key} skipped {plural(own[key].upstream, 'step')} because the gradient of "
             f"{own[key].first} is not finite in float32 without a scale either: no scale helps, so "
             f"look for the cause there."
         )
-    fell = [key for key, run in own.items() if run.overflows and not run.upstream]
-    if fell:
+    if fell := [key for key, run in own.items() if run.overflows]:
         key = max(fell, key=lambda key: own[key].overflows)
         *_, before, last = own[key].scales
-        said.append(
+        return (
             f"GradScaler {key} skipped {plural(own[key].overflows, 'step')} on its way to "
             f"{_power(last)}, {'which is normal' if last >= before else 'and did not end there'}."
         )
-    if own and not said:
-        said.append(f"GradScaler, {phrase(list(own))}, skipped no step.")
-    return " ".join(said)
+    return f"GradScaler, {phrase(list(own))}, skipped no step." if own else ""
 
 
-def _notes(store: str, seen: LabGradients) -> list[str]:
-    said = []
-    errors = dict(zip(SCALES, seen.errors[store], strict=True))
-    power = min(errors, key=errors.__getitem__)
-    if errors[power]:
-        said.append(
-            f"The weight gradient is {errors[0]:.2%} off in {FORMATS[store].title} without a "
-            f"scale, least at 2^{power} of all scales tried ({errors[power]:.2%})."
-        )
+def _notes(seen: LabGradients) -> list[str]:
     (low, better), (high, worse) = sorted(
         (min(seen.errors[name]), FORMATS[name].title) for name in ("e4m3", "e5m2")
     )
-    if low and low != high:
-        said.append(
-            f"With a scale, {better} is the better format of 8 bits ({low:.2%} off; {worse} "
-            f"{high:.2%})."
-        )
-    said.append(
-        "The rounding of gradients is emulated; what is too large becomes the largest number. "
-        "In FP16 it would become infinite, and GradScaler would skip the step."
+    eight = (
+        f"With a scale, {better} is the better format of 8 bits ({low:.2%} off; {worse} "
+        f"{high:.2%})."
     )
-    return said
+    return [
+        eight if low and low != high else "",
+        "The rounding of gradients is emulated; what is too large becomes the largest number. "
+        "In FP16 it would become infinite, and GradScaler would skip the step.",
+    ]

@@ -4,8 +4,9 @@ some of them. They are emulated: dequantized values are multiplied in float32.""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -103,13 +104,13 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         kind = x.device.type
-        found: torch.Tensor
-        if not torch.is_autocast_enabled(kind):
-            found = _Linear.apply(x, self.weight, self.bias, self.products, self.random)
-            return found
-        with torch.autocast(kind, enabled=False):
-            found = _Linear.apply(x.float(), self.weight, self.bias, self.products, self.random)
-        return found.to(torch.get_autocast_dtype(kind))
+        autocast = torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, enabled=False) if autocast else nullcontext():
+            wide = x.float() if autocast else x
+            y: torch.Tensor = _Linear.apply(
+                wide, self.weight, self.bias, self.products, self.random
+            )
+        return y.to(torch.get_autocast_dtype(kind)) if autocast else y
 
 
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
@@ -221,22 +222,17 @@ def quantized(
         convert(model, kept)
 
 
-@contextmanager
 def gradients_seen(
     modules: Mapping[str, nn.Module], tell: Callable[[str, torch.Tensor, torch.Tensor], None]
-) -> Iterator[None]:
+) -> AbstractContextManager[Any]:
     """Within the block, `tell(name, x, gradient)` is called in each backward pass with the input of
     a module and the gradient of its output."""
 
     def after(name: str, x: torch.Tensor, output: torch.Tensor) -> None:
-        def backward(gradient: torch.Tensor) -> None:
-            tell(name, x, gradient)
-
         if output.requires_grad:
-            output.register_hook(backward)
+            output.register_hook(partial(tell, name, x))
 
-    with hooked(modules, after):
-        yield
+    return hooked(modules, after)
 
 
 def relative(made: torch.Tensor, exact: torch.Tensor) -> float:

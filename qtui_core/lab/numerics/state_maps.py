@@ -19,8 +19,9 @@ from typing import Final
 
 import torch
 
+from qtui_core.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.results import Findings, LabChart, LabLine, See, findings
+from qtui_core.lab.results import Findings, LabChart, LabLine, findings
 from qtui_core.quant.codebook import dynamic_map
 from qtui_core.quantities import phrase
 
@@ -123,20 +124,17 @@ MAPS: Final = {
 }  # fmt: skip
 
 
-def ratchets(beta2: float, see: See) -> Findings:
+def ratchets(beta2: float, job: Job) -> Findings:
     """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet steps, for each map."""
     steps = LOUD_STEPS + QUIET_STEPS
     courses: dict[str, dict[int, float]] = {}
-
-    def within(step: int, _: int, value: float | None) -> None:
-        see(len(courses) * steps + step, len(MAPS) * steps, value)
-
+    within = Job(lambda n, _, v: job.at(len(courses) * steps + n, len(MAPS) * steps, v))
     for name in MAPS:
         courses[name] = ratchet(name, beta2, LOUD_STEPS, QUIET_STEPS, within)
     return concluded(courses, beta2)
 
 
-def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> dict[int, float]:
+def ratchet(name: str, beta2: float, loud: int, quiet: int, job: Job) -> dict[int, float]:
     """The mean of v over the quiet half as one map stores it, at some of the steps and the last."""
     random = torch.Generator().manual_seed(0)
     keep = map_named(name, False, torch.Generator().manual_seed(1))
@@ -151,7 +149,7 @@ def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> dict[in
         v = keep(beta2 * v + (1 - beta2) * gradient * gradient)
         if step % every == 0 or step == steps:
             course[step] = float(v[::2].double().mean())
-            see(step, steps, course[step])
+            job.at(step, steps, repr(course[step]))
     return course
 
 
