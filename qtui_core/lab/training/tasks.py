@@ -15,7 +15,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.loading.text import HELD_BACK_PROSE, PROSE, read_text
-from qtui_core.loading.tokens import Ids
+from qtui_core.loading.tokens import Ids, cut
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
@@ -119,16 +119,15 @@ class LabSubject:
         else:
             ids = ids_of(read_text(text, "training").content.encode())
             self._train, held = np.split(ids, [ids.size - ids.size // _HELD_SHARE])
-        windows = min(HELD_OUT, held.size) // WINDOW
-        if not windows or self._train.size <= task.sequence:
+        windows = cut(held[:HELD_OUT], WINDOW)
+        if not len(windows) or self._train.size <= task.sequence:
             least = max(_LEAST, _HELD_SHARE * -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
             raise UsageError(
                 f"The text has {self._train.size + held.size:,} tokens; with sequences of "
                 f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
                 f"eighth is held out."
             )
-        windowed = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
-        self.held_out = windowed.to(_device)
+        self.held_out = torch.from_numpy(windows).to(_device)
 
     def fresh(self, seed: int) -> Any:
         """A model as every run starts with it: float32, without dropout, which would be taken for
