@@ -115,13 +115,13 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         STEPS.but(16), LR.but(None, help="The learning rate; without one that of each width."),
         SEEDS, *_ON_MODEL,
     )),
-    Experiment("range-test", "How many bits do weights and activations need to learn?", 70, (
+    Experiment("range-test", "How many bits do weights and activations need to learn?", 50, (
         Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
         Setting("threshold", "number", 0.5, "Of fp32's improvement, to count as learning.", 0, 1),
         Setting("tolerance", "number", 0.03, "Nats behind fp32 that count as even.", 0, 10),
         STEPS.but(80), LR.but(1e-3), SEEDS, _TASK, *_ON_MODEL,
     )),
-    Experiment("optimizers", "What do optimizer states of few bits do to learning?", 60, (
+    Experiment("optimizers", "What do optimizer states of few bits do to learning?", 45, (
         Setting("optimizers", "several", OPTIMIZERS, "Optimizers to run.", allowed=OPTIMIZERS),
         STEPS.but(20), LR, SEEDS,
         _BETA2.but(0.999, help="Of second moments that fall quiet; runs have 0.95."), *_ON_MODEL,

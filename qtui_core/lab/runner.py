@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -127,11 +126,6 @@ class LabRunner:
         """Pauses the second process or lets it go on. This process is paused by `check`."""
         if self._second is not None:
             self._second.pause(paused)
-
-    @property
-    def answers(self) -> bool:
-        """False while the second process was stopped by somebody else."""
-        return self._second is None or not self._second.stopped
 
     def result(self, ended: str = "") -> LabResult:
         """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
@@ -253,7 +247,7 @@ class _SecondProcess:
     is no longer wanted."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
-        self.over = self._paused = False
+        self.over = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "qtui_core.lab.runner"],
             stdin=subprocess.PIPE,
@@ -273,14 +267,6 @@ class _SecondProcess:
             tell(from_plain(StepProgress, event))
         raise OSError("the process is gone")
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a signal stopped it, as the system tells it; False where it does not."""
-        with suppress(OSError):
-            status = Path(f"/proc/{self._process.pid}/stat").read_text()
-            return not self._paused and status.rpartition(")")[2].split()[0] == "T"
-        return False
-
     def how_it_ended(self) -> str:
         """What happened to it, in words that follow "The second process"."""
         with suppress(subprocess.TimeoutExpired):
@@ -288,12 +274,9 @@ class _SecondProcess:
         code = self._process.returncode
         if code == -signal.SIGKILL:
             return "was killed, which is most often the system running out of memory"
-        if code is not None and code < 0:
-            return f"was ended by signal {-code} ({signal.strsignal(-code)})"
         return "ended" if code is None else f"ended with exit code {code}"
 
     def pause(self, paused: bool) -> None:
-        self._paused = paused
         self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
 
     def end(self) -> None:

@@ -87,7 +87,7 @@ def test_a_twin_whose_gradient_is_not_finite_is_not_said_to_begin_so():
     found = comparison.LabComparison((), {"seeds": (0,), "lr": 1e-3}, {"fp32 0": ill})
     assert found.broken == (
         "Float32 itself diverged at step 1 (the gradient of w is not finite), so nothing can be "
-        "compared; lower --lr."
+        "compared; lower --lr, or look for weights that are not finite."
     )
 
 

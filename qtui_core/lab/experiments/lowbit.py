@@ -9,7 +9,6 @@ recipe that rounds at random it is also the difference between two runs with oth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabPart, findings
@@ -21,12 +20,9 @@ from qtui_core.lab.training.comparison import (
 )
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
 from qtui_core.lab.training.tasks import chosen_task
-from qtui_core.lab.training.twins import Recipe, TrainedRun
+from qtui_core.lab.training.twins import TrainedRun
 from qtui_core.quantities import phrase
 
-#: A model with three values per weight needs more steps than this before it can show that it falls
-#: behind.
-_BITNET_STEPS: Final = 200
 #: Seconds that a step takes on one thread, roughly, for recipes that are slower than float32.
 _SECONDS: Final = {
     "int8 weights": 0.35, "int8 weights nearest": 0.35, "int8 tiles": 0.4, "fp8 flow": 0.35,
@@ -57,19 +53,11 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
         settings,
         model,
         settings["recipes"],
-        recipe_of,
+        lambda name, seed: recipe_named(name, 1000 + seed),
         lambda name: _SECONDS.get(name, _STEP),
         drawn=[name for name in settings["recipes"] if RECIPES[name].drawn],
         task=chosen_task(settings, model, "prose"),
     ).jobs()
-
-
-def recipe_of(name: str, seed: int) -> Recipe:
-    """A recipe whose run says what it converted. Preparing raises as that of `recipe_named`."""
-    notes: list[str] = []
-    recipe = recipe_named(name, 1000 + seed, notes)
-    recipe.ended = lambda model, optimizer, run: replace(run, notes=tuple(notes))
-    return recipe
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -92,7 +80,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         [runs.chart(f"recipes beside fp32, lr {settings['lr']:g}")],
         [_verdict(settings, runs)],
         runs.floor,
-        _notes(settings, runs),
+        _notes(runs),
         spare=("diverged",),
     )
 
@@ -101,7 +89,7 @@ def _parts(run: TrainedRun) -> dict[str, Cell]:
     return {part: run.nbytes.get(part) for part in _PARTS}
 
 
-def _notes(settings: Mapping[str, Any], runs: LabComparison) -> Iterator[str]:
+def _notes(runs: LabComparison) -> Iterator[str]:
     """What each recipe converts and leaves, written once for recipes that do the same; and what is
     emulated."""
     yield runs.chaotic
@@ -114,11 +102,6 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> Iterator[str]:
         yield (
             f"Emulated, so no times are given: {', '.join(emulated)}. Products are summed in "
             f"float32, which hardware may not do."
-        )
-    if "bitnet" in runs.compared and settings["steps"] < _BITNET_STEPS:
-        yield (
-            f"bitnet starts fast and falls behind later, which {_BITNET_STEPS} steps or more would "
-            f"show; {settings['steps']} do not."
         )
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Final
 
 import torch
@@ -20,7 +19,6 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.job import Job
 from qtui_core.lab.numerics.products import (
-    NVFP4_PARTS,
     SCHEMES,
     check_finite,
     gradients_of,
@@ -32,7 +30,7 @@ from qtui_core.lab.numerics.products import (
     quantized,
     relative,
 )
-from qtui_core.lab.numerics.rounding import EXACT, Operand
+from qtui_core.lab.numerics.rounding import Operand
 from qtui_core.lab.results import (
     Cell,
     Findings,
@@ -53,10 +51,6 @@ _AXES: Final = (
     MatrixProduct("G", "W", "tokens", "outputs", "inputs"),
     MatrixProduct("G'", "X", "outputs", "tokens", "inputs"),
 )
-#: The number of products in a mean.
-DRAWS: Final = 64
-_OUTLIER: Final = 100.0
-_OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
 #: The last keys are those of the parts that may be missing.
 COLUMNS: Final = (
     LabColumn("scheme", "scheme"),
@@ -64,7 +58,6 @@ COLUMNS: Final = (
     LabColumn("dx", "dX"),
     LabColumn("dw", "dW"),
     LabColumn("worst", "worst dW"),
-    LabColumn("mean", f"dW, mean of {DRAWS}"),
     LabColumn("gradient", "whole gradient"),
     LabColumn("speed", "speed over BF16's"),
     LabColumn("low", "at least"),
@@ -90,14 +83,12 @@ class LayerOperands:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
-    """The table, the axis, the outliers, and what kernels of this CPU are worth. A job for each
+    """The table, the axis, the layers, and what kernels of this CPU are worth. A job for each
     scheme would be too little work."""
     given = settings["text"], model
     return [
         LabPart("schemes", partial(schemes, *given, settings["schemes"]), Findings, 18),
         LabPart("axis", partial(axis, *given), Findings, 5),
-        LabPart("outliers", partial(outliers, *given), Findings, 5),
-        LabPart("means", partial(means, *given), Findings, 5),
         LabPart("layers", partial(layer_errors, *given, settings["scheme"]), Findings, 15),
         LabPart("kernels", kernels, Findings, 2),
     ]
@@ -105,7 +96,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The rows of all parts, their pictures, and which scheme to use."""
-    parts = ("schemes", "axis", "outliers", "means", "layers", "kernels")
+    parts = ("schemes", "axis", "layers", "kernels")
     spare = [column.key for column in COLUMNS[5:]]
     return findings(COLUMNS, spare=spare, parts=map(outcomes.get, parts))
 
@@ -146,17 +137,6 @@ def schemes(text: str | None, model: str, names: tuple[str, ...], job: Job) -> F
     )
     rows = [_row(name, errors) for name, errors in found.items()]
     return findings((), rows, [picture], [best_of({name: at[2] for name, at in medians.items()})])
-
-
-def outliers(text: str | None, model: str, job: Job) -> Findings:
-    """The errors of some schemes if one channel of X is a hundred times larger."""
-    operands = []
-    for part in capture(text, model).values():
-        times = torch.ones(part.x.shape[1], device=part.x.device)
-        times[0] = _OUTLIER
-        operands.append(replace(part, x=part.x * times))
-    found = _by_scheme(_OUTLIERS, operands, job)
-    return findings((), [_row(f"{n}, one channel of X x100", e) for n, e in found.items()])
 
 
 def _by_scheme(
@@ -253,42 +233,6 @@ def remedy_of(dx: Mapping[str, float]) -> str:
         f"{max(folded, again):.2%}; taken out of the sum as their mean "
         f"{dx['mean of scales']:.0%})."
     )
-
-
-def means(text: str | None, model: str, job: Job) -> Findings:
-    """dW of the last layer of the middle block with parts of the NVFP4 recipe: one product, and the
-    mean of DRAWS of them, with both operands quantized and with the gradient alone."""
-    names = list(inner_linears(subject_of(TASKS["prose"], model, text).start()))
-    numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
-    middle = numbers[len(numbers) // 2] if numbers else None
-    layer = [name for name in names if layer_of(name) == middle][-1]
-    part = capture(text, model, only=layer)[layer]
-    exact = part.g.double().T @ part.x.double()
-    rows: list[dict[str, Cell]] = []
-    errors = {}
-    for number, (name, kind) in enumerate(NVFP4_PARTS.items()):
-        job.at(number, len(NVFP4_PARTS))
-        random = torch.Generator().manual_seed(0)
-        for said, products in ((layer, kind), ("G alone", replace(kind, x_dw=EXACT))):
-            one, mean = _one_and_mean(partial(products.dw, part.g, part.x, random), exact)
-            rows.append({"scheme": f"{name}, {said}", "dw": one, "mean": mean})
-            errors[name, said] = one, mean
-    one, drawn = (errors[name, layer][0] for name in ("nvfp4", "nvfp4 stochastic"))
-    plain, mean = (errors[name, "G alone"][1] for name in ("nvfp4", "nvfp4 stochastic"))
-    note = (
-        f"In {layer} one dW in NVFP4 is {one:.3f} off, {drawn:.3f} rounded stochastically; with G "
-        f"alone rounded the mean of {DRAWS} is {plain:.3f} off, stochastically {mean:.3f}."
-    )
-    return findings((), rows, notes=[note if one else f"NVFP4 changes no product of {layer} here."])
-
-
-def _one_and_mean(make: Callable[[], torch.Tensor], exact: torch.Tensor) -> tuple[float, float]:
-    total, ones = torch.zeros_like(exact), []
-    for _ in range(DRAWS):
-        made = make().double()
-        total += made
-        ones.append(relative(made, exact))
-    return fmean(ones), relative(total / DRAWS, exact)
 
 
 #: The recommended choice of layers reduces the error to this share of that with all layers

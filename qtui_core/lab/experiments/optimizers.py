@@ -1,14 +1,12 @@
-"""What do low-bit optimizer states do to learning, and to parameters that have no gradient?
+"""What do low-bit optimizer states do to learning?
 
 The optimizers are those of the libraries that people use. Each is compared with AdamW in float32 on
-the same batches. Three things are read off after a run: the bytes of the states, how the next
-update changes if the moments pass once through the stored format, and whether parameters move that
-never had a gradient.
+the same batches. Two things are read off after a run: the bytes of the states, and how the next
+update changes if the moments pass once through the stored format.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -45,13 +43,6 @@ _SECONDS: Final = {
 _SMALL: Final = 4096
 #: Maps through which optimizers store their moments; these maps are emulated for one pass.
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
-#: The test for drift: elements whose gradient is zero, elements whose gradient is not, steps, and
-#: the learning rate.
-_UNTOUCHED: Final = 8192
-_STEPS: Final = 100
-_RATE: Final = 1e-3
-#: Facts of a run that are cells of its row.
-_READ_OFF: Final = ("each", "drifted", "drift")
 Betas = tuple[float, float]
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
@@ -65,8 +56,6 @@ COLUMNS: Final = (
     LabColumn("pass", "update of matrices, one pass"),
     LabColumn("pass_embedding", "of the embedding"),
     LabColumn("zeroed", "v made zero", "share"),
-    LabColumn("drifted", "untouched that moved", "share"),
-    LabColumn("drift", "farthest"),
     LabColumn("seconds", "a step", "seconds"),
     LabColumn("against", "v over fp32's"),
     LabColumn("judged", "judged"),
@@ -97,7 +86,6 @@ def recipe_of(name: str, seed: int, subject: LabSubject | None = None) -> Recipe
 
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         facts: dict[str, float] = {}
-        facts["drifted"], facts["drift"] = drift(name)
         if subject is not None:
             facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), betas)
         states = state_bytes(name, optimizer, net.named_parameters())
@@ -172,7 +160,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         for run in runs.runs(name)[:1]:
             row: dict[str, Cell] = {"states": name, "seconds": run.seconds}
             row["nbytes"] = run.nbytes.get("states") if run.facts else None
-            row |= {key: run.facts.get(key) for key in _READ_OFF}
+            row["each"] = run.facts.get("each")
             rows.append(row | compared.get(name, {}) | _passed(name, twin))
     return findings(
         COLUMNS,
@@ -211,15 +199,13 @@ def _verdict(
 ) -> str:
     if (answer := runs.without_answer()) is not None:
         return answer
-    at = {str(row["states"]): row for row in rows}
-    sizes = {n: float(size) for n, row in at.items() if isinstance(size := row.get("each"), float)}
+    sizes = {str(row["states"]): size for row in rows if isinstance(size := row["each"], float)}
     by_seen: dict[str | None, list[str]] = {}
     for name, one in runs.compared.items():
         by_seen.setdefault(one.seen, []).append(name)
     said = []
     if well := [name for name in by_seen.get("no difference", ()) if name in sizes]:
-        # The fewest bytes; of those that take as many, one that moves nothing by itself.
-        least = min(well, key=lambda n: (round(sizes[n], 2), bool(at[n].get("drifted"))))
+        least = min(well, key=lambda name: round(sizes[name], 2))
         whole = f" instead of {sizes[TWIN]:.2f}" if TWIN in sizes else ""
         said.append(
             f"{least} takes {sizes[least]:.2f} bytes a parameter{whole}, with no visible "
@@ -233,9 +219,6 @@ def _verdict(
 
 
 def _notes(rows: Sequence[Mapping[str, Cell]]) -> Iterator[str]:
-    if moved := [str(row["states"]) for row in rows if row.get("drifted")]:
-        move = "move" if moved[1:] else "moves"
-        yield f"Here {phrase(moved)} {move} parameters that never had a gradient."
     if any(row["states"] == "bf16" for row in rows):
         yield "States in BF16 are emulated: rounded after each step of PyTorch's AdamW."
     if any(str(row["states"]).startswith("torchao") for row in rows):
@@ -279,21 +262,3 @@ def state_bytes(name: str, optimizer: Any, named: Named) -> int:
         if state not in tables and not state.endswith(".qmap")
     )
     return nbytes // 2 if name == "bf16" else nbytes
-
-
-def drift(name: str) -> tuple[float, float]:
-    """The share of parameters that moved in a hundred steps at a rate of 0.001 although their
-    gradient was always zero, and how far the farthest one moved. Each of them shares a block with
-    parameters that have a gradient."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(2 * _UNTOUCHED // 128, 128, generator=generator) * 0.02
-    parameter = torch.nn.Parameter(start.clone())
-    optimizer = make(name, [parameter], _RATE, (0.9, 0.95))
-    touched = torch.arange(start.numel()).view_as(start) % 2 == 1
-    for _ in range(_STEPS):
-        noise = torch.randn(start.shape, generator=generator) * 1e-3
-        parameter.grad = noise * touched
-        optimizer.step()
-    moved = (parameter.detach() - start)[~touched].abs()
-    most = float(moved.max())
-    return (float((moved > 0).double().mean()), most) if math.isfinite(most) else (1.0, math.inf)

@@ -19,9 +19,8 @@ import torch
 
 from qtui_core.lab.numerics.products import (
     Products,
-    QuantizedLinear,
     alike,
-    convert,
+    emulate,
     inner_linears,
 )
 from qtui_core.lab.numerics.rounding import Operand
@@ -81,9 +80,8 @@ def recipe_of(name: str, seed: int) -> Recipe:
     without any."""
     products, random = products_of(int(name.split()[0])), torch.Generator().manual_seed(seed)
 
-    def prepare(model: Any) -> None:
-        layers = inner_linears(model).items()
-        convert(model, {n: QuantizedLinear(linear, products, random) for n, linear in layers})
+    def prepare(net: Any) -> None:
+        emulate(net, dict.fromkeys(inner_linears(net), products), random)
 
     return Recipe(prepare)
 

@@ -206,12 +206,11 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         said += f", and the run with these weights diverged, {nearest.diverged}"
     elif nearest is not None and how == "worse" and (gain is None or gain > survive.ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
-        said += (
-            f", but after {steps_counted(settings)} their training loss is "
-            f"{nearest.difference or 0:.2g} nats behind that of fp32"
-        )
+        behind = f"training is {nearest.difference or 0:.2g} nats behind that of fp32"
+        said += f", but after {steps_counted(settings)} {behind}"
     elif gain is not None:
-        said += f", and {steps_counted(settings)} {_of_gain(gain)}"
+        kept = "all" if gain > 0.995 else f"{max(gain, 0):.0%}"
+        said += f", and {steps_counted(settings)} kept {kept} of what fp32 gained"
     if not short and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
     drawn = runs.share_of_gain("stochastic")
@@ -223,12 +222,6 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     least = survive.enough_from(found.shares)
     rates = f"at no lr up to {survive.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
     return f"{said} {name} alone keeps {survive.ENOUGH:.0%} of every tensor {rates}."
-
-
-def _of_gain(share: float) -> str:
-    if share < 0.005:
-        return "kept nothing of what fp32 gained"
-    return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"
 
 
 def _picture(found: Updates, lr: float, store: str) -> Density:

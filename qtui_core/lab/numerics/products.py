@@ -96,7 +96,7 @@ class QuantizedLinear(nn.Module):
     """A linear layer with quantized products, which shares the float32 weight of another linear
     layer. Under autocast the products are the same, but the output has autocast's dtype."""
 
-    def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
+    def __init__(self, linear: Any, products: Products, random: Random = None) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -136,6 +136,16 @@ def layer_of(name: str) -> int | None:
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
+def emulate(
+    model: nn.Module, schemes: Mapping[str, Products], random: Random = None
+) -> dict[str, nn.Module]:
+    """Gives the linear layers that are named in `schemes` quantized products. Returns the layers
+    that were there."""
+    kept: dict[str, nn.Module] = {n: one for n, one in linears(model).items() if n in schemes}
+    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
+    return kept
+
+
 def convert(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
     """Replaces the modules of these names."""
     for name, module in modules.items():
@@ -170,13 +180,6 @@ SCHEMES: Final[dict[str, Products]] = {
 #: in tiles of 16 x 16, so that W and its transpose have the same codes.
 _TILED: Final = Operand("e2m1", "nv-tile")
 SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)
-#: The parts alone and together, by what is added to plain NVFP4.
-NVFP4_PARTS: Final = {
-    "nvfp4": SCHEMES["nvfp4"],
-    "nvfp4 stochastic": SCHEMES["nvfp4 stochastic"],
-    "nvfp4 rotated": replace(SCHEMES["nvfp4"], turned=True),
-    "nvfp4 full": SCHEMES["nvfp4 full"],
-}
 
 
 def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
@@ -214,8 +217,7 @@ def quantized(
     model: nn.Module, schemes: Mapping[str, Products], random: Random = None
 ) -> Iterator[None]:
     """Within the block, the linear layers named in `schemes` have quantized products."""
-    kept = {name: module for name, module in linears(model).items() if name in schemes}
-    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
+    kept = emulate(model, schemes, random)
     try:
         yield
     finally:

@@ -196,14 +196,10 @@ class LabComparison:
         run = next((run for run in self.runs(TWIN) if run.diverged), None)
         if run is None:
             return ""
-        if not math.isfinite(run.losses[0]):
-            return (
-                f"The loss of the model is not finite before any step ({run.first}), so nothing "
-                f"can be compared; its weights may hold NaN or infinities."
-            )
+        at = f"at step {run.diverged}" if math.isfinite(run.losses[0]) else "before any step"
         return (
-            f"Float32 itself diverged at step {run.diverged} ({run.first} is not finite), so "
-            f"nothing can be compared; lower --lr."
+            f"Float32 itself diverged {at} ({run.first} is not finite), so nothing can be "
+            f"compared; lower --lr, or look for weights that are not finite."
         )
 
     def without_answer(self) -> str | None:
