@@ -48,13 +48,11 @@ PARAGRAPHS = {
         "A gradient under half of the smallest number of its format becomes zero, and the loss is "
         "scaled so that fewer do. One histogram of exponents answers every format and every scale. "
         "The error of the weight gradient is measured beside it, and PyTorch's GradScaler is run "
-        "from scales that are too small, right and too large, and on a gradient that is spoilt: a "
-        "scale that never stops falling means NaN in the model."
+        "from scales that are too small, right and too large."
     ),
     "optimizers": (
         "States of 16, 8 and 4 bits by the libraries that people use, on the same batches: their "
-        "bytes, the difference to float32 states, how many of their codes are used, and whether "
-        "parameters that never got a gradient move. One seed and 20 steps see no difference of 4 "
+        "bytes, and the difference to float32 states. One seed and 20 steps see no difference of 4 "
         "bits; three seeds, here, do. Times of steps are of a machine that others used, too."
     ),
     "lowbit": (
@@ -70,9 +68,9 @@ PARAGRAPHS = {
         "afterwards."
     ),
     "range-test": (
-        "The precision range test of cyclic precision training: the fewest bits at which the loss "
+        "The precision range test: the fewest bits at which the loss "
         "falls at all (B_learn, as published), and the fewest at which it matches float32 "
-        "(B_match), which is the one that is wanted; and the cyclic schedule beside a fixed width."
+        "(B_match), which is the one that is wanted."
     ),
 }
 SURPRISES = (

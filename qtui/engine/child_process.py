@@ -17,7 +17,7 @@ from qtui.engine.waiting import LAST_STEP_SECONDS, PULSE_SECONDS
 from qtui.engine.worker import take_over_streams
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.telemetry.machine import more_memory
-from qtui_core.training.run.controls import CONTROLS, Control, Controls, Stopped
+from qtui_core.training.run.request import CONTROLS, Control, Controls, Stopped
 
 #: The sign of life: a line that readers of recordings leave out.
 ALIVE: Final = b'{"told":"alive"}\n'

@@ -36,7 +36,7 @@ LOWBIT_RECIPES: Final = (
 )  # fmt: skip
 #: Names of optimizers in `qtui_core.lab.experiments.optimizers`.
 OPTIMIZERS: Final = (
-    "bf16", "bitsandbytes 8-bit", "torchao 8-bit", "torchao fp8", "torchao 4-bit", "muon",
+    "bf16", "bitsandbytes 8-bit", "torchao 8-bit", "torchao fp8", "torchao 4-bit",
 )  # fmt: skip
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
@@ -107,29 +107,21 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment("lowbit", "Which recipe of low precision trains as float32 does?", 70, (
         Setting("recipes", "several", (*LOWBIT_RECIPES[:4], "fp8 flow", "fp8 flow scaled", "nvfp4"),
                 "Recipes to compare.", allowed=LOWBIT_RECIPES),
-        LR,
-        Setting("rates", "numbers", None,
-                "Learning rates of which each run takes its best, not --lr.", 0, 1),
-        STEPS.but(20), SEEDS, _TASK, *_ON_MODEL,
+        LR, STEPS.but(20), SEEDS, _TASK, *_ON_MODEL,
     )),
     Experiment("qat", "Is training with quantized weights better than quantizing afterwards?", 65, (
         Setting("bits", "wholes", (2, 3, 4), "Widths of the weights.", 2, 8),
         Setting("group", "whole", 64, "Weights that share a scale.", 8, 4096, steps=(32, 64, 128)),
         STEPS.but(16), LR.but(None, help="The learning rate; without one that of each width."),
-        Setting("schedule", "choice", "linear", "Whether the learning rate falls to 0.",
-                allowed=("linear", "constant")),
         SEEDS, *_ON_MODEL,
     )),
-    Experiment("range-test", "How many bits do weights and activations need to learn?", 70, (
+    Experiment("range-test", "How many bits do weights and activations need to learn?", 50, (
         Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
-        Setting("periods", "wholes", (1, 2, 4), "Periods of each cyclic schedule.", 1, 1000),
-        Setting("low", "whole", 3, "Bits at which a cycle begins.", 2, 8),
-        Setting("high", "whole", 8, "Bits at which a cycle ends.", 2, 8),
         Setting("threshold", "number", 0.5, "Of fp32's improvement, to count as learning.", 0, 1),
         Setting("tolerance", "number", 0.03, "Nats behind fp32 that count as even.", 0, 10),
         STEPS.but(80), LR.but(1e-3), SEEDS, _TASK, *_ON_MODEL,
     )),
-    Experiment("optimizers", "What do optimizer states of few bits do to learning?", 60, (
+    Experiment("optimizers", "What do optimizer states of few bits do to learning?", 45, (
         Setting("optimizers", "several", OPTIMIZERS, "Optimizers to run.", allowed=OPTIMIZERS),
         STEPS.but(20), LR, SEEDS,
         _BETA2.but(0.999, help="Of second moments that fall quiet; runs have 0.95."), *_ON_MODEL,

@@ -79,9 +79,9 @@ def _drawable(picture: Picture) -> bool:
     if isinstance(picture, Heat):
         rows, columns = len(picture.rows), len(picture.columns)
         axes = len(picture.scale_axes), len(picture.products)
-        if [len(row) for row in picture.values] != [columns] * rows:
-            return False
         if axes not in ((0, 0), (rows, columns)):
+            return False
+        if [len(row) for row in picture.values] != [columns] * rows:
             return False
     finite = (abs(n) for n in _numbers(picture) if n and math.isfinite(n))
     return all(1 / _LARGEST < n < _LARGEST for n in finite)
@@ -90,10 +90,10 @@ def _drawable(picture: Picture) -> bool:
 def _numbers(part: Any) -> Iterator[float]:
     if isinstance(part, int | float):
         yield part
+    elif is_dataclass(part):
+        yield from _numbers(tuple(getattr(part, field.name) for field in fields(part)))
     elif isinstance(part, tuple):
         yield from chain.from_iterable(map(_numbers, part))
-    elif is_dataclass(part):
-        yield from chain.from_iterable(_numbers(getattr(part, f.name)) for f in fields(part))
 
 
 _READER: Final = RecordingReader(

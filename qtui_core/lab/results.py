@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 
 SCHEMA_VERSION: Final = 1
 
@@ -170,8 +171,6 @@ class LabFrontier:
 
 
 Picture = LabChart | LabBars | Heat | ExponentHistogram | Density | LabFrontier
-#: `see(step, steps, value)` reports progress, and raises if the run was stopped.
-See = Callable[[int, int, float | None], None]
 
 
 @dataclass(frozen=True)
@@ -180,12 +179,13 @@ class LabPart:
 
     Attributes:
         key: its name within the experiment, also in recordings.
-        run: does the work; `outcome` is the type that it returns, for the codec.
+        run: does the work, and tells of its steps, with a value to show as the words;
+            `outcome` is the type that it returns, for the codec.
         cost: about how many seconds of one thread it takes; the most expensive job starts first.
     """
 
     key: str
-    run: Callable[[See], Any]
+    run: Callable[[Job], Any]
     outcome: Any
     cost: float
 

@@ -1,4 +1,4 @@
-"""Runs the jobs of an experiment in this process and a second one, and concludes after each job."""
+"""Runs the parts of an experiment in this process and a second one, and concludes after each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -23,6 +22,7 @@ from qtui_core.child_environment import child_environment
 from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
+from qtui_core.job import Job
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabPart, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
@@ -46,11 +46,11 @@ _RAN_OUT: Final = "Memory ran out. "
 
 
 class LabRunner:
-    """Runs the jobs of an experiment that are not `done`, and passes reports to `tell`: first
-    LabBegun, then StepProgress and JobDone, and after each job the findings so far as a LabResult.
+    """Runs the parts of an experiment that are not `done`, and passes reports to `tell`: first
+    LabBegun, then StepProgress and JobDone, and after each part the findings so far as a LabResult.
 
     `check` is called between steps and raises an exception to stop the run; that exception must not
-    be derived from Exception. If a job fails, its outcome is a fault, and the other jobs go on.
+    be derived from Exception. If a part fails, its outcome is a fault, and the others go on.
 
     Raises UsageError for settings that contradict each other and for a text that cannot be read,
     ModelError for a model that does not exist.
@@ -66,40 +66,41 @@ class LabRunner:
         done: Iterable[JobDone] = (),
     ) -> None:
         self._given = experiment, settings, model
-        self._about = experiment.name, experiment.question, model, settings
         self._call, self._check, self._lock = tell, check, threading.RLock()
         check_subject(model, settings.get("text"))
-        self._module, self._jobs = _prepared(experiment, settings, model)
+        self._module, self._parts = _prepared(experiment, settings, model)
         self._done = {event.job: event for event in done if self._holds(event)}
-        left = [job for key, job in self._jobs.items() if key not in self._done]
-        self._waiting = sorted(left, key=lambda job: -job.cost)
+        left = [part for key, part in self._parts.items() if key not in self._done]
+        self._waiting = sorted(left, key=lambda part: -part.cost)
         self._second: _SecondProcess | None = None
         self._lost = ""
         self._began = time.perf_counter()
 
     def _holds(self, event: JobDone) -> bool:
-        """Whether a recorded job is one of this experiment with an outcome that can be read."""
+        """Whether a recorded part is one of this experiment with an outcome that can be read."""
         with suppress(CodecError, KeyError):
-            from_plain(self._jobs[event.job].outcome, event.outcome)
+            from_plain(self._parts[event.job].outcome, event.outcome)
             return not event.fault
         return False
 
     def run(self, processes: int | None = None) -> LabResult:
-        """Runs the jobs that are left and returns the last result, which is not passed to `tell`.
+        """Runs the parts that are left and returns the last result, which is not passed to `tell`.
         `processes` is 1 or 2; None uses two if there are enough cores and work.
 
         Each process then has one thread, which decides the order of sums: so that a run that goes
         on computes the same bits, the threads are those that the whole experiment takes."""
-        _, settings, _ = self._given
-        work = sum(job.cost for job in self._waiting)
+        experiment, settings, model = self._given
+        work, whole = (
+            sum(part.cost for part in parts) for parts in (self._waiting, self._parts.values())
+        )
         several = processes != 1
         if processes is None:
-            several = thread_limit() > 1 and len(self._jobs) > 1
-            several &= settings.get("device") != "cuda"  # which one process fills
-            several &= sum(job.cost for job in self._jobs.values()) > _ALONE
+            on_gpu = settings.get("device") == "cuda"  # which one process fills
+            several = thread_limit() > 1 and len(self._parts) > 1 and whole > _ALONE and not on_gpu
             processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1
         torch.set_num_threads(1 if several else _THREADS)
-        self._tell(LabBegun(*self._about, tuple(self._jobs), work / processes, versions()))
+        about = experiment.name, experiment.question, model, settings
+        self._tell(LabBegun(*about, tuple(self._parts), work / processes, versions()))
         for event in self._done.values():
             self._tell(event)
         try:
@@ -113,7 +114,7 @@ class LabRunner:
                 beside.join(0.1)
         finally:
             self.abandon()
-        self._work()  # If the second process ended early, its job is in the list again.
+        self._work()  # If the second process ended early, its part is in the list again.
         return self.result("done")
 
     def abandon(self) -> None:
@@ -126,37 +127,35 @@ class LabRunner:
         if self._second is not None:
             self._second.pause(paused)
 
-    @property
-    def answers(self) -> bool:
-        """False while the second process was stopped by somebody else."""
-        return self._second is None or not self._second.stopped
-
     def result(self, ended: str = "") -> LabResult:
         """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
         goes on; if nothing can be said because jobs failed, the result says "failed". May be called
         from any thread."""
         with self._lock:
             done = dict(self._done)
-        _, settings, _ = self._given
+        experiment, settings, model = self._given
         outcomes: dict[str, Any] = {}
         faults: dict[str, list[str]] = {}
         for key, event in done.items():
             if event.fault:
                 faults.setdefault(event.fault, []).append(key)
             else:
-                outcomes[key] = from_plain(self._jobs[key].outcome, event.outcome)
-        found = self._module.conclude(settings, outcomes)
-        notes = [*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items())]
+                outcomes[key] = from_plain(self._parts[key].outcome, event.outcome)
+        made = self._module.conclude(settings, outcomes)
+        notes = [*made.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items())]
         if self._lost:
             notes.append(f"The second process {self._lost}, so the first one did its parts.")
-        failed = ended == "done" and bool(faults) and not (found.verdict and outcomes)
+        failed = ended == "done" and bool(faults) and not (made.verdict and outcomes)
         return LabResult(
-            *self._about,
+            experiment.name,
+            experiment.question,
+            model,
+            settings,
             tuple(settings.get("seeds", ())),
             time.perf_counter() - self._began,
             versions(),
-            *(len(self._jobs), len(outcomes)),
-            replace(found, notes=tuple(notes)),
+            *(len(self._parts), len(outcomes)),
+            replace(made, notes=tuple(notes)),
             "failed" if failed else ended,
             next(iter(faults)) if failed else "",
         )
@@ -172,8 +171,8 @@ class LabRunner:
             self._call(event)
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            self._finish(run_job(job, self._tell, self._check))
+        while (part := self._next()) is not None:
+            self._finish(run_part(part, self._tell, self._check))
 
     def _next(self) -> LabPart | None:
         with self._lock:
@@ -183,23 +182,23 @@ class LabRunner:
         with self._lock:
             self._done[event.job] = event
             self._tell(event)
-            if len(self._done) < len(self._jobs):
+            if len(self._done) < len(self._parts):
                 self._tell(self.result())
 
     def _feed(self, second: _SecondProcess) -> None:
-        """Passes jobs to the second process until none are left, or until it has ended or has no
+        """Passes parts to the second process until none are left, or until it has ended or has no
         memory: alone, this process may have enough."""
-        while (job := self._next()) is not None:
+        while (part := self._next()) is not None:
             lost = ""
             try:
-                event = second.run(job, self._tell)
+                event = second.run(part, self._tell)
                 if event.fault.startswith(_RAN_OUT):
                     lost = "ran out of memory"
             except (OSError, ValueError, CodecError):
                 lost = second.how_it_ended()
             if lost:
                 with self._lock:
-                    self._waiting.append(job)
+                    self._waiting.append(part)
                     self._lost = "" if second.over else lost
                 break
             self._finish(event)
@@ -209,30 +208,30 @@ class LabRunner:
 def _prepared(
     experiment: Experiment, settings: Mapping[str, Any], model: str
 ) -> tuple[Any, dict[str, LabPart]]:
-    """The module of an experiment and its jobs, on the device of the settings."""
+    """The module of an experiment and its parts, on the device of the settings."""
     use_device(str(settings.get("device", "cpu")))
     module = experiment.module()
-    return module, {job.key: job for job in module.jobs(settings, model)}
+    return module, {part.key: part for part in module.jobs(settings, model)}
 
 
-def run_job(
-    job: LabPart, tell: Callable[[StepProgress], None], check: Callable[[], None]
+def run_part(
+    part: LabPart, tell: Callable[[StepProgress], None], check: Callable[[], None]
 ) -> JobDone:
-    """Runs a job. An exception becomes the fault of its JobDone, except what `check` raises to stop
-    the run, which is not derived from Exception. Steps are told with a pause between, and the last
-    one."""
-    began, outcome, fault, code = time.perf_counter(), None, "", 0
-    last = 0.0
+    """Runs a part. An exception becomes the fault of its JobDone, except what `check` raises to
+    stop the run, which is not derived from Exception. Steps are told with a pause between, and the
+    last one."""
+    began, last, outcome, fault, code = time.perf_counter(), 0.0, None, "", 0
 
-    def see(step: int, steps: int, value: float | None) -> None:
+    def report(step: float, steps: float, value: str) -> None:
         nonlocal last
         check()
         if time.monotonic() - last >= _PAUSE or step == steps:
             last = time.monotonic()
-            tell(StepProgress(job.key, step, steps, value))
+            now = float(value) if value else None
+            tell(StepProgress(part.key, int(step), int(steps), now))
 
     try:
-        outcome = to_plain(job.run(see), strict=True)
+        outcome = to_plain(part.run(Job(report)), strict=True)
     except QtuiError as error:
         fault, code = str(error), error.exit_code
     except Exception as error:  # a library can raise anything on a model
@@ -240,7 +239,7 @@ def run_job(
         first = (str(error).strip().splitlines() or ["without a word"])[0][:400]
         fault = f"It cannot be run here: {first.rstrip('.')} ({type(error).__name__})."
         fault, code = f"{_RAN_OUT}{more_memory()}" if memory_ran_out(error) else fault, _FAILED
-    return JobDone(job.key, outcome, time.perf_counter() - began, fault, code)
+    return JobDone(part.key, outcome, time.perf_counter() - began, fault, code)
 
 
 class _SecondProcess:
@@ -248,7 +247,7 @@ class _SecondProcess:
     is no longer wanted."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
-        self.over = self._paused = False
+        self.over = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "qtui_core.lab.runner"],
             stdin=subprocess.PIPE,
@@ -257,9 +256,9 @@ class _SecondProcess:
         )
         self._ask([experiment.name, settings, model])
 
-    def run(self, job: LabPart, tell: Callable[[StepProgress], None]) -> JobDone:
-        """Runs a job there. Raises OSError or ValueError if the process has ended."""
-        self._ask(job.key)
+    def run(self, part: LabPart, tell: Callable[[StepProgress], None]) -> JobDone:
+        """Runs a part there. Raises OSError or ValueError if the process has ended."""
+        self._ask(part.key)
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
@@ -268,14 +267,6 @@ class _SecondProcess:
             tell(from_plain(StepProgress, event))
         raise OSError("the process is gone")
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a signal stopped it, as the system tells it; False where it does not."""
-        with suppress(OSError):
-            status = Path(f"/proc/{self._process.pid}/stat").read_text()
-            return not self._paused and status.rpartition(")")[2].split()[0] == "T"
-        return False
-
     def how_it_ended(self) -> str:
         """What happened to it, in words that follow "The second process"."""
         with suppress(subprocess.TimeoutExpired):
@@ -283,12 +274,9 @@ class _SecondProcess:
         code = self._process.returncode
         if code == -signal.SIGKILL:
             return "was killed, which is most often the system running out of memory"
-        if code is not None and code < 0:
-            return f"was ended by signal {-code} ({signal.strsignal(-code)})"
         return "ended" if code is None else f"ended with exit code {code}"
 
     def pause(self, paused: bool) -> None:
-        self._paused = paused
         self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
 
     def end(self) -> None:
@@ -327,9 +315,9 @@ def _second() -> None:
 
     name, given, model = json.loads(sys.stdin.readline())
     experiment = experiment_named(name)
-    _, jobs = _prepared(experiment, experiment.settle(given), model)
+    _, parts = _prepared(experiment, experiment.settle(given), model)
     for line in sys.stdin:
-        put(run_job(jobs[json.loads(line)], put, check))
+        put(run_part(parts[json.loads(line)], put, check))
 
 
 if __name__ == "__main__":

@@ -59,25 +59,26 @@ class Setting:
         text = text.strip()
         if len(text) > _LONGEST:
             raise UsageError(f"{self.flag} has {len(text):,} characters; {_LONGEST:,} are read.")
-        if self.kind in ("several", "wholes", "numbers"):
-            parts = [part.strip() for part in text.split(",") if part.strip()]
-            return self.check(tuple(map(self._one, parts)))
-        return self.check(self._one(text))
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        try:
+            return self.check(tuple(map(self._type, parts)) if self._many else self._type(text))
+        except ValueError:
+            raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {text!r}.") from None
 
     def check(self, value: Any) -> Value:
         """The value itself. Raises UsageError if it is not valid."""
         if value is None and self.default is None:
             return None
-        if self.kind in ("several", "wholes", "numbers"):
-            if not isinstance(value, tuple | list) or not value:
-                raise UsageError(f"{self.flag} takes one or more values, with commas between them.")
-            if len(value) > _MOST:
-                raise UsageError(f"{self.flag} takes {_MOST} values at most, not {len(value):,}.")
-            found = tuple(self._checked(one) for one in value)
-            if len(set(found)) < len(found):
-                raise UsageError(f"{self.flag} names a value twice.")
-            return found
-        return self._checked(value)
+        if not self._many:
+            return self._checked(value)
+        if not isinstance(value, tuple | list) or not value:
+            raise UsageError(f"{self.flag} takes one or more values, with commas between them.")
+        if len(value) > _MOST:
+            raise UsageError(f"{self.flag} takes {_MOST} values at most, not {len(value):,}.")
+        values = tuple(map(self._checked, value))
+        if len(set(values)) < len(values):
+            raise UsageError(f"{self.flag} names a value twice.")
+        return values
 
     def written(self, value: Value) -> str:
         """A value as it would be typed."""
@@ -89,16 +90,13 @@ class Setting:
         return str(value)
 
     @property
+    def _many(self) -> bool:
+        return self.kind in ("several", "wholes", "numbers")
+
+    @property
     def _type(self) -> type[Any]:
         """Of one value."""
         return {"whole": int, "wholes": int, "number": float, "numbers": float}.get(self.kind, str)
-
-    def _one(self, text: str) -> int | float | str:
-        try:
-            found: int | float | str = self._type(text)
-        except ValueError:
-            raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {text!r}.") from None
-        return found
 
     def _checked(self, value: Any) -> Any:
         if self.kind in ("choice", "several"):
@@ -110,24 +108,15 @@ class Setting:
         kinds = (int, float) if self._type is float else self._type
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {value!r}.")
-        if self.kind == "text":
-            return value
-        if not self.least <= value <= self.most:  # also refuses NaN
+        if self.kind != "text" and not self.least <= value <= self.most:  # also refuses NaN
+            shown = "a number of that size" if abs(value) > 1e300 else f"{value:g}"
             raise UsageError(
-                f"{self.flag} is between {self.least:g} and {self.most:g}; {_short(value)} is not."
+                f"{self.flag} is between {self.least:g} and {self.most:g}; {shown} is not."
             )
         return self._type(value)
 
 
 _CALLED: Final = {int: "a whole number", float: "a number", str: "a text"}
-
-
-def _short(value: float) -> str:
-    """A number in a sentence, also a whole one that no float holds."""
-    try:
-        return f"{value:g}"
-    except OverflowError:
-        return f"a number of {len(str(value).lstrip('-')):,} digits"
 
 
 def settle(rows: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, Value]:

@@ -50,21 +50,15 @@ class Limit:
 
 #: What cannot be run; the first entry that applies to a plan is reported.
 RUN_LIMITS: Final = (
-    Limit(
-        "sequence", lambda plan: plan.trains and plan.sequence < 2,
+    Limit("sequence", lambda plan: plan.trains and plan.sequence < 2,
         "Learning the next token takes sequences of 2 tokens or more, and this plan has 1; use "
-        "--seq 2 or more.",
-    ),
-    Limit(
-        "kernels", lambda plan: plan.kernels == "fused",
+        "--seq 2 or more."),
+    Limit("kernels", lambda plan: plan.kernels == "fused",
         "--kernels fused are Unsloth's, which replace whole models and are not run here; "
-        "`qtui memory` estimates them. Use --kernels torch or liger.",
-    ),
-    Limit(
-        "loss", lambda plan: plan.loss.startswith("in-place"),
+        "`qtui memory` estimates them. Use --kernels torch or liger."),
+    Limit("loss", lambda plan: plan.loss.startswith("in-place"),
         "--loss {plan.loss} is a kernel of Unsloth, which is not run here; `qtui memory` estimates "
-        "it. Use --loss tiled, which keeps no logits either.",
-    ),
+        "it. Use --loss tiled, which keeps no logits either."),
     *(
         Limit(
             option, lambda plan, option=option, value=value: getattr(plan, option) == value,  # type: ignore[misc]
@@ -73,42 +67,31 @@ RUN_LIMITS: Final = (
         for option, value in (("loss", "fused"), ("kernels", "liger"))
         for why, takes in ((_ON_A_GPU, GPU), (_TO_INSTALL, LIGER))
     ),
-    Limit(
-        "attention", lambda plan: plan.attention in ("flash", "efficient"),
+    Limit("attention", lambda plan: plan.attention in ("flash", "efficient"),
         "--attention {plan.attention} is a kernel of CUDA, and this run is on the CPU; use "
-        "--attention sdpa, which uses the CPU's own.", GPU,
-    ),
+        "--attention sdpa, which uses the CPU's own.", GPU),
     Limit(
         # The head is never quantized, so it has the dtype of the plan.
         "kbit_prep",
         lambda plan: plan.kbit_prep == "norms" and plan.dtype != "fp32" and not plan.autocast,
         "--kbit-prep norms makes hidden states float32, and layers in {plan.dtype} that are not "
-        "quantized do not accept them; add --autocast, or use --kbit-prep all.",
-    ),
-    Limit(
-        "kv_dtype", lambda plan: plan.recasts_cache,
-        "A run keeps keys and values as they are computed; leave out --kv-dtype.",
-    ),
+        "quantized do not accept them; add --autocast, or use --kbit-prep all."),
+    Limit("kv_dtype", lambda plan: plan.recasts_cache,
+        "A run keeps keys and values as they are computed; leave out --kv-dtype."),
     Limit("image_tokens", lambda plan: plan.image_tokens > 0,
           "A run reads text alone; leave out --image-tokens, which `qtui memory` estimates."),
-    Limit(
-        "optimizer", lambda plan: plan.optimizer == "adamw4bit",
+    Limit("optimizer", lambda plan: plan.optimizer == "adamw4bit",
         "--optimizer adamw4bit compiles its step, and a run on a CPU cannot count the tensors of "
-        "compiled operations; use --optimizer adamw8bit.", GPU,
-    ),
-    Limit(
-        "optimizer", lambda plan: plan.optimizer.startswith("paged-"),
+        "compiled operations; use --optimizer adamw8bit.", GPU),
+    Limit("optimizer", lambda plan: plan.optimizer.startswith("paged-"),
         "--optimizer {plan.optimizer} pages states between a GPU and the host, and this run is on "
-        "the CPU; use the one without paged-.", GPU,
-    ),
+        "the CPU; use the one without paged-.", GPU),
 )  # fmt: skip
 
 #: What a trace does not show; all entries that apply to a plan are reported.
 TRACE_LIMITS: Final = (
-    Limit(
-        "loss", lambda plan: plan.loss not in _TRACED_LOSSES,
-        f"--loss {{plan.loss}} (a trace runs {' and '.join(_TRACED_LOSSES)})",
-    ),
+    Limit("loss", lambda plan: plan.loss not in _TRACED_LOSSES,
+        f"--loss {{plan.loss}} (a trace runs {' and '.join(_TRACED_LOSSES)})"),
     Limit("gpus", lambda plan: plan.gpus > 1, "more than one GPU"),
     Limit("kernels", lambda plan: plan.kernels != "torch", "fused kernels"),
     Limit("image_tokens", lambda plan: plan.image_tokens > 0, "images"),

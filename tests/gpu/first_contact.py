@@ -358,8 +358,7 @@ def do_history(name: str, device: str, folder: Path) -> Any:
     """A case of the grid here, with torch's history of its allocator and the time at which each
     phase began; FOLDER/history-CASE.pickle.gz."""
     from qtui.engine.run.prepared_run import prepare_run
-    from qtui_core.training.run.controls import Controls
-    from qtui_core.training.run.request import RunRequest
+    from qtui_core.training.run.request import Controls, RunRequest
 
     (case,) = (case for case in HISTORIES if case.name == name)
     asked = RunRequest(str(config_of(case)), plan_of(case), 3, device=device, taking=True)

@@ -105,13 +105,10 @@ def test_the_verdict_says_what_the_control_says():
     assert row["seen"] == "no difference"
     assert said(known(trained=1.1)).rows[0]["seen"] == "worse"
     spoilt = known(ptq=0.81, control=0.85, trained=0.83, null=0.8501, after=0.84)
-    assert "(below fp32 as it was)" in said(known(trained=0.7)).verdict
+    assert "(150% of PTQ's loss back)" in said(known(trained=0.7)).verdict
     found = said(spoilt)
     assert "At 2 bits PTQ of the model as it is stays ahead of both" in found.verdict
     assert found.notes == ("Training at lr 0.0003 alone moved the held-out loss in fp32 by +0.04.",)
-    assert (
-        "made the model worse; try --schedule linear." in said(spoilt, schedule="constant").verdict
-    )
 
 
 def test_ptq_is_told_to_be_ahead_only_of_what_is_seen_to_be_worse():
@@ -127,8 +124,6 @@ def test_ptq_is_told_to_be_ahead_only_of_what_is_seen_to_be_worse():
 
     for changed, ahead in rows:
         assert ("stays ahead of both" in said(known(**(spoilt | changed))).verdict) == ahead
-    nearly = said(known(ptq=1.0, control=0.9, null=0.90001, trained=0.8001)).verdict
-    assert "(99% of PTQ's loss back)" in nearly
 
 
 def test_seeds_that_disagree_show_no_difference():

@@ -6,11 +6,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from every import every
 from lab_runs import little_held_out, made_run, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
-from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 
 torch = LazyImport("torch")
@@ -34,52 +32,14 @@ def course(behind=0.0, slope=0.1, **more):
     return made_run(*losses, **more)
 
 
-def outcomes(gaps, slope=0.1, **cycles):
+def outcomes(gaps, slope=0.1):
     found = {"fp32 0": course(slope=slope), "null 0": course(1e-5, slope)}
     for bits, gap in gaps.items():
-        facts = {"operations": bits * bits / 64}
-        found[f"{bits} bits 0"] = course(gap, slope, facts=facts)
-    for periods, gap in cycles.items():
-        found[f"cycle {periods[1:]} 0"] = course(gap, slope, facts={"operations": 0.5})
+        found[f"{bits} bits 0"] = course(gap, slope)
     return found
 
 
 GAPS = {2: 0.4, 3: 0.2, 4: 0.08, 5: 0.004, 6: -0.02, 8: 0.001}
-
-
-def test_the_cycle_is_the_published_one():
-    """Each period goes from low to high by half a cosine; a period of 8 steps is computed by
-    hand."""
-    widths = [range_test.width_at(step, 16, 2, 3, 8) for step in range(16)]
-    assert widths[:8] == widths[8:]
-    assert widths[:8] == [3, 3, 4, 5, 6, 6, 7, 8]
-    every(
-        [(3, 8, 32), (2, 8, 5)],
-        lambda low, high, periods: every(
-            range(64), lambda step: low <= range_test.width_at(step, 64, periods, low, high) <= high
-        ),
-    )
-
-
-def test_layers_turn_from_width_to_width_and_are_evaluated_at_the_last():
-    """With few bits a single step is far from float32; all widths train."""
-    subject = small_subject()
-    seeing = {"seed": 0, "lr": 1e-3, "see": lambda *at: None}
-    seen = []
-    recipe = range_test.scheduled([2, 8], 5, 0)
-    stepped = recipe.stepped
-
-    def spy(model, step):
-        stepped(model, step)
-        layers = [m for m in model.modules() if type(m).__name__ == "QuantizedLinear"]
-        seen.append({layer.products.x.storage for layer in layers})
-
-    recipe.stepped = spy
-    turned = twins.train(subject, recipe, steps=2, **seeing)
-    assert seen == [{"int8"}, {"int5"}]
-    exact = twins.train(subject, twins.Recipe(), steps=1, **seeing)
-    assert turned.losses[0] != exact.losses[0]
-    assert abs(turned.losses[0] - exact.losses[0]) < 0.5
 
 
 def test_gradients_stay_in_8_bits_and_are_rounded_stochastically():
@@ -99,7 +59,7 @@ def test_both_figures():
 
 def test_the_verdict_tells_both():
     assert said({}).verdict == ""
-    found = outcomes(GAPS, p1=0.1, p2=0.09, p4=0.2)
+    found = outcomes(GAPS)
     verdict = said(found).verdict
     assert verdict.startswith(
         "At lr 0.001, 20 steps and one seed, learning as fp32 does takes 5 bits (B_match, within "
@@ -113,7 +73,7 @@ def test_the_verdict_tells_both():
 def test_a_twin_that_does_not_improve_leaves_the_published_test_without_an_answer():
     verdict = said(outcomes(GAPS, slope=0.0)).verdict
     assert "takes 5 bits" in verdict
-    assert "the published test has no answer" in verdict
+    assert "fp32 itself does not improve by more than its batches scatter" in verdict
 
 
 def test_no_width_may_do_and_widths_may_diverge():
@@ -124,18 +84,6 @@ def test_no_width_may_do_and_widths_may_diverge():
     made = said(found)
     assert made.rows[0]["seen"] == "diverged"
     assert "from 3 bits on (B_learn)" in made.verdict
-
-
-def test_a_cycle_that_cannot_be_is_a_sentence():
-    every(
-        [({"low": 6, "high": 4}, "--low 6"), ({"periods": (32,)}, "--periods 32")],
-        lambda given, words: _refused(given, words),
-    )
-
-
-def _refused(given, words):
-    with pytest.raises(UsageError, match=words):
-        range_test.jobs(settled(**given), "demo")
 
 
 def both_figures(steps):

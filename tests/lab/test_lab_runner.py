@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from every import every
-from lab_runs import conducted, little_held_out, made_run, small_subject, unseen
+from lab_runs import IDLE, conducted, little_held_out, made_run, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
@@ -26,7 +26,7 @@ twins = LazyImport("qtui_core.lab.training.twins")
 
 NAN, INF = float("nan"), float("inf")
 #: An experiment of six short runs of `nano` a seed.
-QUICK = {"bits": (2, 3, 4), "periods": (1,), "steps": 1}
+QUICK = {"bits": (2, 3, 4), "steps": 1}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_run_that_diverges_says_when_and_what_was_first():
                 model.model.norm.weight[3] = NAN
 
     def check(recipe, step, first):
-        run = twins.train(subject, recipe, seed=0, steps=3, lr=1e-3, see=lambda *at: None)
+        run = twins.train(subject, recipe, seed=0, steps=3, lr=1e-3, job=IDLE)
         assert (run.diverged, run.first) == (step, first)
         assert len(run.losses) == step
         assert run.held_after is None
@@ -87,7 +87,7 @@ def test_a_twin_whose_gradient_is_not_finite_is_not_said_to_begin_so():
     found = comparison.LabComparison((), {"seeds": (0,), "lr": 1e-3}, {"fp32 0": ill})
     assert found.broken == (
         "Float32 itself diverged at step 1 (the gradient of w is not finite), so nothing can be "
-        "compared; lower --lr."
+        "compared; lower --lr, or look for weights that are not finite."
     )
 
 
@@ -137,7 +137,7 @@ def test_a_part_that_finds_no_memory_in_the_second_process_is_done_by_the_first(
             pass
 
         def run(self, job, tell):
-            done = runner.run_job(replace(job, run=none), unseen, unseen)
+            done = runner.run_part(replace(job, run=none), lambda *_: None, lambda: None)
             assert done.fault.startswith("Memory ran out. ")
             return done
 
@@ -157,7 +157,7 @@ SMALL = (64, 64, 32)
 
 def test_kernels_are_right_or_not_timed(monkeypatch):
     monkeypatch.setattr("qtui_core.lab.experiments.matmul._SHAPE", SMALL)
-    found = matmul.kernels(unseen)
+    found = matmul.kernels(IDLE)
     *faults, _ = found.notes
     assert len(faults) + len(found.rows) == 4
     assert all(row["low"] <= row["speed"] * 1.0001 for row in found.rows)
@@ -170,7 +170,7 @@ def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
     where, timed = "qtui_core.lab.experiments.matmul", []
 
     def quick(x, w):
-        return torch.ones(4, 16).to(torch.int8), torch.ones(8, 16).to(torch.int8), (), 1
+        return lambda: torch.ones(4, 8), torch.ones(4, 8)
 
     def seconds(run):
         timed.append("bf16" if len(timed) % 2 == 0 else "k")
@@ -183,7 +183,7 @@ def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
     for at, spread in ((0, (2, 2)), (10, (0.5, 2))):
         timed.clear()
         disturbed.add(at)
-        (row,) = matmul.kernels(unseen).rows
+        (row,) = matmul.kernels(IDLE).rows
         assert (row["speed"], row["low"], row["high"]) == (2, *spread)
         assert timed == ["bf16", "k"] * 8
 
@@ -195,7 +195,7 @@ def test_a_kernel_that_is_wrong_or_missing_is_a_sentence(monkeypatch):
 
     def check(function, says):
         monkeypatch.setattr("torch._int_mm", function)
-        found = matmul.kernels(unseen)
+        found = matmul.kernels(IDLE)
         assert says in found.notes[0]
         assert "torch._int_mm, int8 by rows" not in {row["scheme"] for row in found.rows}
 
@@ -218,7 +218,7 @@ def test_an_experiment_in_two_processes_computes_what_one_of_a_thread_does():
         for key, losses in done.items():
             found = experiment_named("lowbit")
             jobs = {j.key: j for j in found.module().jobs(found.settle(given), "demo")}
-            run = jobs[key].run(lambda *at: None)
+            run = jobs[key].run(IDLE)
             assert list(run.losses) == list(losses), key
     finally:
         torch.set_num_threads(before)

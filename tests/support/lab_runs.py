@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
-def unseen(*at):
-    """Ignores progress."""
+from qtui_core.job import IDLE
 
 
 def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **given):
@@ -31,7 +29,7 @@ def outcomes_of(name, *keys, model="demo", **given):
     found = experiment_named(name)
     settings, module = found.settle(given), found.module()
     outcomes = {
-        job.key: job.run(unseen)
+        job.key: job.run(IDLE)
         for job in module.jobs(settings, model)
         if not keys or {job.key, job.key.rpartition(" ")[0]} & {*keys}
     }

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from fake_nvml import GIB, fake_nvml, process
-from lazy_imports import LazyImport
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.calibration import calibrate
 from qtui_core.training.run.placement import NoGpu
 
 torch = LazyImport("torch")
-CudaMachine = LazyImport("qtui_core.training.measuring.calibration_cuda", "CudaMachine")
+CudaMachine, calibrate = lazy_names(
+    "qtui_core.training.measuring.rates", "CudaMachine", "calibrate"
+)
 
 
 MIB = 1 << 20

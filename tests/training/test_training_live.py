@@ -20,7 +20,7 @@ from qtui_core.live.snapshot import (
     StepTaken,
 )
 from qtui_core.memory.replay.record import Phase
-from qtui_core.training.run.controls import Controls, Stopped
+from qtui_core.training.run.request import Controls, Stopped
 
 torch = LazyImport("torch")
 

@@ -16,8 +16,8 @@ from training_runs import conducted, configured
 from qtui_core.live.snapshot import PhaseEnded, RunDevice
 from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.placement import NoGpu, Placement
+from qtui_core.training.run.request import Controls
 
 torch = LazyImport("torch")
 HeldByName = LazyImport("qtui_core.training.measuring.meters", "HeldByName")

@@ -35,9 +35,8 @@ from qtui_core.training.limits import (
     targets_without_modules,
     unused_options,
 )
-from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
-from qtui_core.training.run.request import RunRequest, parse_request
+from qtui_core.training.run.request import Controls, RunRequest, Stopped, parse_request
 
 Ledger = LazyImport("qtui_core.training.tracing.tracker", "Ledger")
 

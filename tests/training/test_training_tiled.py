@@ -20,8 +20,8 @@ functional = LazyImport("torch.nn.functional")
 AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM = lazy_names(
     "transformers", "AutoConfig", "AutoModelForCausalLM", "AutoModelForMaskedLM"
 )
-loss_of_4_48, use_hidden_states = lazy_names(
-    "qtui_core.training.model.losses", "loss_of_4_48", "use_hidden_states"
+loss_of_4_48, use_tiled_loss = lazy_names(
+    "qtui_core.training.model.losses", "loss_of_4_48", "use_tiled_loss"
 )
 tiled_cross_entropy = LazyImport("qtui_core.training.model.losses", "tiled_cross_entropy")
 
@@ -90,7 +90,7 @@ def test_models_that_change_their_logits_keep_their_loss(
     whole = model(input_ids=ids, labels=ids).loss
     logits = model(input_ids=ids).logits
     torch.testing.assert_close(loss_of_4_48(logits, ids, vocab_size=40), whole)
-    use_hidden_states(model, "tiled", tiled_cross_entropy)
+    use_tiled_loss(model)
     torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, whole)
     # Without labels the model behaves as before.
     torch.testing.assert_close(model(input_ids=ids).logits, logits)
@@ -122,7 +122,7 @@ def test_a_model_that_predicts_no_next_token_is_refused() -> None:
         "bert", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
     )
     with pytest.raises(UsageError, match="--loss stock"):
-        use_hidden_states(AutoModelForMaskedLM.from_config(config), "tiled", tiled_cross_entropy)
+        use_tiled_loss(AutoModelForMaskedLM.from_config(config))
 
 
 MEASURED = """

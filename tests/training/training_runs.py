@@ -17,8 +17,8 @@ from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, Ste
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.placement import Order, place
+from qtui_core.training.run.request import Controls
 
 LLAMA = {
     "model_type": "llama",

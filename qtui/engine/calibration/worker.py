@@ -12,7 +12,7 @@ import sys
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.calibration import GpuMeasurement, calibrate
+from qtui_core.training.measuring.calibration import GpuMeasurement
 from qtui_core.training.run.placement import place
 
 
@@ -34,12 +34,9 @@ def _measure(wanted: str) -> GpuMeasurement:
     with DeviceReader(uuid=placement.uuid) as reader:
         import torch
 
-        from qtui_core.training.measuring.calibration_cuda import CudaMachine
-        from qtui_core.training.measuring.rates import facts_of
+        from qtui_core.training.measuring.rates import CudaMachine, calibrate, facts_of
 
-        machine = CudaMachine(reader)
-        found = calibrate(machine)
-        return GpuMeasurement(found, facts_of(torch.device("cuda")))
+        return GpuMeasurement(calibrate(CudaMachine(reader)), facts_of(torch.device("cuda")))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,6 @@ class _LabWork:
             experiment, settings, asked.model, self._tell, self._check, asked.done
         )
         self.child.obey = lambda control: runner.pause(control == "pause")
-        self.child.answers = lambda: runner.answers
         self._result = runner.run(asked.processes)
         return runner.exit_code(self._result)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
+from qtui_core.job import Job
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.numerics.products import (
     Products,
@@ -39,7 +39,6 @@ from qtui_core.lab.results import (
     LabColumn,
     LabLine,
     LabPart,
-    See,
     findings,
 )
 from qtui_core.lab.training.tasks import TASKS, LabTask, loss_of, subject_of
@@ -51,9 +50,6 @@ from qtui_core.training.measuring.ranges import magnitudes
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
 STORED: Final = ("fp16", "e5m2", "e4m3")
 SCALES: Final = tuple(range(0, 25, 4))
-#: The first step, from 0, whose gradient is spoilt in the run that shows a NaN that comes from the
-#: model.
-_SPOILT: Final = 10
 COLUMNS: Final = (
     LabColumn("what", "gradients in, or GradScaler"),
     LabColumn("scale", "scale", "log2"),
@@ -100,7 +96,6 @@ class ScalerRun:
         overflows, upstream: skipped steps whose gradient is finite in float32, so that the scale
             was too large; and those where it is not finite there either.
         first: the first tensor that was not finite then.
-        spoilt: whether the gradient was spoilt on purpose.
         trained: the model that was trained.
     """
 
@@ -108,21 +103,17 @@ class ScalerRun:
     overflows: int
     upstream: int
     first: str = ""
-    spoilt: bool = False
     trained: str = ""
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
-    """The histogram with the errors, a run from each scale, and a run whose gradient is spoilt on
-    purpose."""
-    runs = {f"from {_power(start)}": (start, False) for start in settings["starts"]}
+    """The histogram with the errors, and a run from each scale."""
+    cost = 0.2 * settings["steps"]
     return [
         LabPart("gradients", partial(gradients, settings["text"], model), LabGradients, 14),
         *(
-            LabPart(
-                key, partial(scaler_run, settings, model, *how), ScalerRun, 0.2 * settings["steps"]
-            )
-            for key, how in (runs | {"spoilt": (2.0**16, True)}).items()
+            LabPart(f"from {_power(at)}", partial(scaler_run, settings, model, at), ScalerRun, cost)
+            for at in settings["starts"]
         ),
     ]
 
@@ -136,7 +127,7 @@ def _log2(scale: float) -> float | None:
     return math.log2(scale) if scale else None
 
 
-def gradients(text: str | None, model: str, see: See) -> LabGradients:
+def gradients(text: str | None, model: str, job: Job) -> LabGradients:
     """The magnitudes and errors of a batch. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net, batch = subject.start(), next(subject.batches(0))
@@ -154,15 +145,13 @@ def gradients(text: str | None, model: str, see: See) -> LabGradients:
         products = Products(g_dx=Operand(stored), g_dw=Operand(stored))
         with quantized(net, dict.fromkeys(names, products)):
             for power in SCALES:
-                see(number * len(SCALES) + len(row), len(STORED) * len(SCALES), None)
+                job.at(number * len(SCALES) + len(row), len(STORED) * len(SCALES))
                 row.append(relative(gradients_of(net, batch, 2.0**power)[0], exact))
         errors[stored] = tuple(row)
     return LabGradients(together(parts[False]), together(parts[True]), magnitudes(exact), errors)
 
 
-def scaler_run(
-    settings: Mapping[str, Any], model: str, start: float, spoilt: bool, see: See
-) -> ScalerRun:
+def scaler_run(settings: Mapping[str, Any], model: str, start: float, job: Job) -> ScalerRun:
     """Steps of AdamW under autocast to float16 and torch.amp.GradScaler. They train the model, or
     `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
     repeated in float32 without a scale, which tells an overflow from a gradient that no scale
@@ -175,19 +164,12 @@ def scaler_run(
     scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=settings["interval"])
     batches, scales = subject.batches(0), [start]
     overflows, upstream, first = 0, 0, ""
-
-    def loss(ids: torch.Tensor, step: int, half: bool) -> torch.Tensor:
-        with torch.autocast("cpu", torch.float16) if half else nullcontext():
-            found = loss_of(net, ids)
-        # The square root of zero is finite but its derivative is not, so the loss shows nothing.
-        # The same happens where the norm of a zero vector is differentiated.
-        weight = next(net.parameters())
-        return found + (weight.sum() * 0).sqrt() if spoilt and step >= _SPOILT else found
-
     for step in range(steps):
-        see(step, steps, scales[-1])
+        job.at(step, steps, repr(scales[-1]))
         ids = next(batches)
-        scaler.scale(loss(ids, step, True)).backward()
+        with torch.autocast("cpu", torch.float16):
+            loss = loss_of(net, ids)
+        scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         scaler.step(optimizer)
@@ -195,12 +177,12 @@ def scaler_run(
         scales.append(float(scaler.get_scale()))
         optimizer.zero_grad(set_to_none=True)
         if scales[-1] < scales[-2]:
-            loss(ids, step, False).backward()
+            loss_of(net, ids).backward()
             bad = gradient_not_finite(net)
             overflows, upstream, first = overflows + (not bad), upstream + bool(bad), first or bad
             optimizer.zero_grad(set_to_none=True)
-    see(steps, steps, scales[-1])
-    return ScalerRun(tuple(scales), overflows, upstream, first, spoilt, trained)
+    job.at(steps, steps, repr(scales[-1]))
+    return ScalerRun(tuple(scales), overflows, upstream, first, trained)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -238,38 +220,35 @@ def _of_gradients(store: str, seen: LabGradients) -> Findings:
         ),
         LabChart(title, "log2 of the scale", "relative error", lines, log_y=True),
     ]
-    return findings((), rows, pictures, [_needed(store, seen)], notes=_notes(store, seen))
+    return findings((), rows, pictures, [_needed(store, seen)], notes=_notes(seen))
 
 
 def _of_runs(runs: Mapping[str, ScalerRun]) -> Findings:
     lines = tuple(LabLine(key, tuple(map(_log2, run.scales))) for key, run in runs.items())
     scales = LabChart("the scale of GradScaler", "step", "log2 of the scale", lines)
     nano = "GradScaler ran on nano, 434,816 parameters made from a seed, instead of the demo."
-    rows = [_run_row(key, run) for key, run in runs.items()]
+    rows: list[dict[str, Cell]] = []
+    for key, run in runs.items():
+        causes = ["overflow at that scale"] if run.overflows else []
+        if run.upstream:
+            causes.append(f"{run.first} has a gradient that is not finite without a scale")
+        rows.append(
+            {
+                "what": f"GradScaler, {key}",
+                "scale": _log2(run.scales[0]),
+                "skipped": run.overflows + run.upstream,
+                "ends": _log2(run.scales[-1]),
+                "cause": "; ".join(causes) or None,
+            }
+        )
     on_nano = any(run.trained == "nano" for run in runs.values())
     return findings((), rows, [scales], [_fell(runs)], notes=[nano if on_nano else ""])
 
 
-def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
-    causes = ["overflow at that scale"] if run.overflows else []
-    if run.upstream:
-        made = ", spoilt on purpose" if run.spoilt else ""
-        causes.append(f"{run.first} has a gradient that is not finite without a scale{made}")
-    return {
-        "what": f"GradScaler, {key}",
-        "scale": _log2(run.scales[0]),
-        "skipped": run.overflows + run.upstream,
-        "ends": _log2(run.scales[-1]),
-        "cause": "; ".join(causes) or None,
-    }
-
-
 def _needed(store: str, seen: LabGradients) -> str:
     best, name = seen.best(store), FORMATS[store].title
-    if best is None:
-        return "Every gradient is zero here, so there is nothing to scale."
-    if not seen.body.there:
-        return "No layer but the head has a gradient here, so there is nothing to scale."
+    if best is None or not seen.body.there:
+        return "Every gradient but the head's is zero here, so there is nothing to scale."
     without, scaled = flushed(store, seen.body), flushed(store, seen.body, best)
     if best <= 0 or scaled >= without:
         more = "they are too large for one" if best <= 0 else f"with one of 2^{best} no fewer"
@@ -281,46 +260,32 @@ def _needed(store: str, seen: LabGradients) -> str:
 
 
 def _fell(runs: Mapping[str, ScalerRun]) -> str:
-    own = {key: run for key, run in runs.items() if not run.spoilt}
-    said = []
-    if key := next((key for key, run in own.items() if run.upstream), None):
-        said.append(
-            f"GradScaler {key} skipped {plural(own[key].upstream, 'step')} because the gradient of "
-            f"{own[key].first} is not finite in float32 without a scale either: no scale helps, so "
-            f"look for the cause there."
+    if key := next((key for key, run in runs.items() if run.upstream), None):
+        return (
+            f"GradScaler {key} skipped {plural(runs[key].upstream, 'step')} because the gradient "
+            f"of {runs[key].first} is not finite in float32 without a scale either: no scale "
+            f"helps, so look for the cause there."
         )
-    fell = [key for key, run in own.items() if run.overflows and not run.upstream]
-    if fell:
-        key = max(fell, key=lambda key: own[key].overflows)
-        *_, before, last = own[key].scales
-        said.append(
-            f"GradScaler {key} skipped {plural(own[key].overflows, 'step')} on its way to "
+    if fell := [key for key, run in runs.items() if run.overflows]:
+        key = max(fell, key=lambda key: runs[key].overflows)
+        *_, before, last = runs[key].scales
+        return (
+            f"GradScaler {key} skipped {plural(runs[key].overflows, 'step')} on its way to "
             f"{_power(last)}, {'which is normal' if last >= before else 'and did not end there'}."
         )
-    if own and not said:
-        said.append(f"GradScaler, {phrase(list(own))}, skipped no step.")
-    return " ".join(said)
+    return f"GradScaler, {phrase(list(runs))}, skipped no step."
 
 
-def _notes(store: str, seen: LabGradients) -> list[str]:
-    said = []
-    errors = dict(zip(SCALES, seen.errors[store], strict=True))
-    power = min(errors, key=errors.__getitem__)
-    if errors[power]:
-        said.append(
-            f"The weight gradient is {errors[0]:.2%} off in {FORMATS[store].title} without a "
-            f"scale, least at 2^{power} of all scales tried ({errors[power]:.2%})."
-        )
+def _notes(seen: LabGradients) -> list[str]:
     (low, better), (high, worse) = sorted(
         (min(seen.errors[name]), FORMATS[name].title) for name in ("e4m3", "e5m2")
     )
-    if low and low != high:
-        said.append(
-            f"With a scale, {better} is the better format of 8 bits ({low:.2%} off; {worse} "
-            f"{high:.2%})."
-        )
-    said.append(
-        "The rounding of gradients is emulated; what is too large becomes the largest number. "
-        "In FP16 it would become infinite, and GradScaler would skip the step."
+    eight = (
+        f"With a scale, {better} is the better format of 8 bits ({low:.2%} off; {worse} "
+        f"{high:.2%})."
     )
-    return said
+    return [
+        eight if low and low != high else "",
+        "The rounding of gradients is emulated; what is too large becomes the largest number. "
+        "In FP16 it would become infinite, and GradScaler would skip the step.",
+    ]

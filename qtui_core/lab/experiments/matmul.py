@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 from qtui_core.lab.numerics.products import (
-    NVFP4_PARTS,
     SCHEMES,
     check_finite,
     gradients_of,
@@ -31,7 +30,7 @@ from qtui_core.lab.numerics.products import (
     quantized,
     relative,
 )
-from qtui_core.lab.numerics.rounding import EXACT, Operand
+from qtui_core.lab.numerics.rounding import Operand
 from qtui_core.lab.results import (
     Cell,
     Findings,
@@ -41,7 +40,6 @@ from qtui_core.lab.results import (
     LabPart,
     MatrixProduct,
     Point,
-    See,
     findings,
 )
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
@@ -53,10 +51,6 @@ _AXES: Final = (
     MatrixProduct("G", "W", "tokens", "outputs", "inputs"),
     MatrixProduct("G'", "X", "outputs", "tokens", "inputs"),
 )
-#: The number of products in a mean.
-DRAWS: Final = 64
-_OUTLIER: Final = 100.0
-_OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
 #: The last keys are those of the parts that may be missing.
 COLUMNS: Final = (
     LabColumn("scheme", "scheme"),
@@ -64,7 +58,6 @@ COLUMNS: Final = (
     LabColumn("dx", "dX"),
     LabColumn("dw", "dW"),
     LabColumn("worst", "worst dW"),
-    LabColumn("mean", f"dW, mean of {DRAWS}"),
     LabColumn("gradient", "whole gradient"),
     LabColumn("speed", "speed over BF16's"),
     LabColumn("low", "at least"),
@@ -90,14 +83,12 @@ class LayerOperands:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
-    """The table, the axis, the outliers, and what kernels of this CPU are worth. A job for each
+    """The table, the axis, the layers, and what kernels of this CPU are worth. A job for each
     scheme would be too little work."""
     given = settings["text"], model
     return [
         LabPart("schemes", partial(schemes, *given, settings["schemes"]), Findings, 18),
         LabPart("axis", partial(axis, *given), Findings, 5),
-        LabPart("outliers", partial(outliers, *given), Findings, 5),
-        LabPart("means", partial(means, *given), Findings, 5),
         LabPart("layers", partial(layer_errors, *given, settings["scheme"]), Findings, 15),
         LabPart("kernels", kernels, Findings, 2),
     ]
@@ -105,7 +96,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The rows of all parts, their pictures, and which scheme to use."""
-    parts = ("schemes", "axis", "outliers", "means", "layers", "kernels")
+    parts = ("schemes", "axis", "layers", "kernels")
     spare = [column.key for column in COLUMNS[5:]]
     return findings(COLUMNS, spare=spare, parts=map(outcomes.get, parts))
 
@@ -130,9 +121,9 @@ def capture(text: str | None, model: str, only: str | None = None) -> dict[str, 
     return operands
 
 
-def schemes(text: str | None, model: str, names: tuple[str, ...], see: See) -> Findings:
+def schemes(text: str | None, model: str, names: tuple[str, ...], job: Job) -> Findings:
     """The median over the layers of each scheme's errors, and which one of 8 bits is best."""
-    found = _by_scheme(names, list(capture(text, model).values()), see)
+    found = _by_scheme(names, list(capture(text, model).values()), job)
     medians = {name: _medians(errors) for name, errors in found.items()}
     picture = Heat(
         "relative error of each product, median of layers",
@@ -148,24 +139,13 @@ def schemes(text: str | None, model: str, names: tuple[str, ...], see: See) -> F
     return findings((), rows, [picture], [best_of({name: at[2] for name, at in medians.items()})])
 
 
-def outliers(text: str | None, model: str, see: See) -> Findings:
-    """The errors of some schemes if one channel of X is a hundred times larger."""
-    operands = []
-    for part in capture(text, model).values():
-        times = torch.ones(part.x.shape[1], device=part.x.device)
-        times[0] = _OUTLIER
-        operands.append(replace(part, x=part.x * times))
-    found = _by_scheme(_OUTLIERS, operands, see)
-    return findings((), [_row(f"{n}, one channel of X x100", e) for n, e in found.items()])
-
-
 def _by_scheme(
-    names: Sequence[str], operands: list[LayerOperands], see: See
+    names: Sequence[str], operands: list[LayerOperands], job: Job
 ) -> dict[str, list[Errors]]:
     exact = [part.exact() for part in operands]
     found: dict[str, list[Errors]] = {}
     for number, name in enumerate(names):
-        see(number, len(names), None)
+        job.at(number, len(names))
         random = torch.Generator().manual_seed(0)
         found[name] = []
         for part, right in zip(operands, exact, strict=True):
@@ -215,14 +195,14 @@ def best_of(dw: Mapping[str, float]) -> str:
     return f"{'; '.join(said)}." if said else ""
 
 
-def axis(text: str | None, model: str, see: See) -> Findings:
+def axis(text: str | None, model: str, job: Job) -> Findings:
     """The errors of dX if an int8 weight is stored with a scale for each row, which is the axis
     that dX sums over; and the errors of the remedies. Only dX is measured."""
     operands = capture(text, model)
     row = Operand("int8", "row")
     errors: dict[str, list[float]] = {}
     for number, part in enumerate(operands.values()):
-        see(number, len(operands), None)
+        job.at(number, len(operands))
         _, exact, _ = part.exact()
         scale = part.w.abs().amax(dim=1, keepdim=True) / 127
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -255,42 +235,6 @@ def remedy_of(dx: Mapping[str, float]) -> str:
     )
 
 
-def means(text: str | None, model: str, see: See) -> Findings:
-    """dW of the last layer of the middle block with parts of the NVFP4 recipe: one product, and the
-    mean of DRAWS of them, with both operands quantized and with the gradient alone."""
-    names = list(inner_linears(subject_of(TASKS["prose"], model, text).start()))
-    numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
-    middle = numbers[len(numbers) // 2] if numbers else None
-    layer = [name for name in names if layer_of(name) == middle][-1]
-    part = capture(text, model, only=layer)[layer]
-    exact = part.g.double().T @ part.x.double()
-    rows: list[dict[str, Cell]] = []
-    errors = {}
-    for number, (name, kind) in enumerate(NVFP4_PARTS.items()):
-        see(number, len(NVFP4_PARTS), None)
-        random = torch.Generator().manual_seed(0)
-        for said, products in ((layer, kind), ("G alone", replace(kind, x_dw=EXACT))):
-            one, mean = _one_and_mean(partial(products.dw, part.g, part.x, random), exact)
-            rows.append({"scheme": f"{name}, {said}", "dw": one, "mean": mean})
-            errors[name, said] = one, mean
-    one, drawn = (errors[name, layer][0] for name in ("nvfp4", "nvfp4 stochastic"))
-    plain, mean = (errors[name, "G alone"][1] for name in ("nvfp4", "nvfp4 stochastic"))
-    note = (
-        f"In {layer} one dW in NVFP4 is {one:.3f} off, {drawn:.3f} rounded stochastically; with G "
-        f"alone rounded the mean of {DRAWS} is {plain:.3f} off, stochastically {mean:.3f}."
-    )
-    return findings((), rows, notes=[note if one else f"NVFP4 changes no product of {layer} here."])
-
-
-def _one_and_mean(make: Callable[[], torch.Tensor], exact: torch.Tensor) -> tuple[float, float]:
-    total, ones = torch.zeros_like(exact), []
-    for _ in range(DRAWS):
-        made = make().double()
-        total += made
-        ones.append(relative(made, exact))
-    return fmean(ones), relative(total / DRAWS, exact)
-
-
 #: The recommended choice of layers reduces the error to this share of that with all layers
 #: quantized.
 _GOAL: Final = 2 / 3
@@ -298,7 +242,7 @@ _GOAL: Final = 2 / 3
 _ADDS_UP: Final = 0.1
 
 
-def layer_errors(text: str | None, model: str, scheme: str, see: See) -> Findings:
+def layer_errors(text: str | None, model: str, scheme: str, job: Job) -> Findings:
     """The errors of one scheme, the head included: a row for each layer, the worst first; the
     frontier with the published rules beside it; and which layers to leave.
 
@@ -314,7 +258,7 @@ def layer_errors(text: str | None, model: str, scheme: str, see: See) -> Finding
     errors: dict[str, float] = {}
 
     def error(names: Collection[str]) -> float:
-        see(len(errors), len(sizes) + 5, None)
+        job.at(len(errors), len(sizes) + 5)
         random = torch.Generator().manual_seed(0)
         with quantized(net, dict.fromkeys(names, SCHEMES[scheme]), random):
             made, _ = gradients_of(net, batch)
@@ -401,90 +345,79 @@ _SHAPE: Final = (512, 1024, 1024)
 _TIMES: Final = 7
 #: The largest allowed relative error of kernels with BF16 output.
 _BF16: Final = 2.0**-7
-#: Elements of a block of MX.
-_BLOCK: Final = 32
 _TIMED: Final = (
     "Errors are of emulated products, which are not timed. A speed is that of a kernel of this CPU "
     "on a product alone, without the rounding before it: the best of seven, and the least and the "
     "most of seven pairs, which a busy machine drives apart."
 )
-#: Codes `[tokens, inputs]` and `[outputs, inputs]`, the scales that the kernel takes, and what the
-#: product of the codes is multiplied by.
-Operands = tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]
+#: A call of the kernel, and the product that is due, float64.
+Kernel = tuple[Callable[[], torch.Tensor], torch.Tensor]
 
 
-def kernels(see: See) -> Findings:
+def kernels(job: Job) -> Findings:
     """A row for each kernel that runs and is right, with its speed over that of BF16, the product
     alone: the best of seven over the best of seven, timed in turn. `low` and `high` are those of
     two products timed one after the other, which are far apart on a busy machine."""
     tokens, inputs, outputs = _SHAPE
     random = torch.Generator().manual_seed(0)
     x, w = (torch.randn(n, inputs, generator=random) for n in (tokens, outputs))
+    plain = partial(torch.matmul, x.bfloat16(), w.bfloat16().T)
     rows: list[dict[str, Cell]] = []
     faults = []
-    for number, name in enumerate(_KERNELS):
-        see(number, len(_KERNELS), None)
+    for number, (name, (make, bound)) in enumerate(_KERNELS.items()):
+        job.at(number, len(_KERNELS))
         try:
-            rows.append({"scheme": name, **_timed(name, x, w)})
-        except _WrongProduct as error:
-            faults.append(f"{name} is wrong here: its product is {error} off.")
+            run, exact = make(x, w)
+            off = relative(run(), exact)
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             faults.append(f"{name} does not run here: {first}.")
+            continue
+        if not off <= bound:
+            faults.append(f"{name} is wrong here: its product is {off:.2g} off.")
+            continue
+        pairs = [(seconds_of(plain), seconds_of(run)) for _ in range(_TIMES + 1)][1:]  # warm by one
+        ratios = [one / other for one, other in pairs]
+        best, own = map(min, zip(*pairs, strict=True))
+        speeds = {"speed": best / own, "low": min(ratios), "high": max(ratios)}
+        rows.append({"scheme": name, **speeds})
     return findings((), rows, notes=[*faults, _TIMED])
 
 
-class _WrongProduct(Exception):
-    """The product of a kernel is off by this."""
+def _scaled(a: torch.Tensor, b: torch.Tensor, one: Any, other: Any, times: Any) -> Kernel:
+    """torch's product of `[tokens, inputs]` and `[outputs, inputs]` with scales; `times` is what
+    the product of the codes is multiplied by."""
+    run = partial(torch._scaled_mm, a, b.T, one, other, out_dtype=torch.bfloat16)
+    return run, a.double() @ b.double().T * times
 
 
-def _timed(name: str, x: torch.Tensor, w: torch.Tensor) -> dict[str, Cell]:
-    make, bound = _KERNELS[name]
-    a, b, scales, times = make(x, w)
-    run: Callable[[], torch.Tensor] = partial(torch._int_mm, a, b.T)
-    if scales:
-        run = partial(torch._scaled_mm, a, b.T, scales[0], scales[1], out_dtype=torch.bfloat16)
-    off = relative(run(), a.double() @ b.double().T * times)
-    if not off <= bound:
-        raise _WrongProduct(f"{off:.2g}")
-    plain = partial(torch.matmul, x.bfloat16(), w.bfloat16().T)
-    pairs = [(seconds_of(plain), seconds_of(run)) for _ in range(_TIMES + 1)][1:]  # one to warm up
-    ratios = [one / other for one, other in pairs]
-    best, own = map(min, zip(*pairs, strict=True))
-    return {"speed": best / own, "low": min(ratios), "high": max(ratios)}
-
-
-def _integers(x: torch.Tensor, w: torch.Tensor) -> Operands:
+def _integers(x: torch.Tensor, w: torch.Tensor) -> Kernel:
     a, b = ((m * (127 / m.abs().amax(1, keepdim=True))).round().to(torch.int8) for m in (x, w))
-    return a, b, (), 1
+    return partial(torch._int_mm, a, b.T), a.double() @ b.double().T
 
 
-def _rows(x: torch.Tensor, w: torch.Tensor) -> Operands:
+def _rows(x: torch.Tensor, w: torch.Tensor) -> Kernel:
     ratios = [448 / m.abs().amax(1, keepdim=True) for m in (x, w)]
     a, b = ((m * r).to(torch.float8_e4m3fn) for m, r in zip((x, w), ratios, strict=True))
     one, other = (1 / r for r in ratios)
-    return a, b, (one, other.T), one.double() * other.T
+    return _scaled(a, b, one, other.T, one.double() * other.T)
 
 
-def _tensors(x: torch.Tensor, w: torch.Tensor) -> Operands:
+def _tensors(x: torch.Tensor, w: torch.Tensor) -> Kernel:
     """dX, with the gradient in E5M2 and the weight in E4M3."""
     scale = x.abs().amax() / 57344
-    return (
-        (x / scale).to(torch.float8_e5m2),
-        w.to(torch.float8_e4m3fn),
-        (scale, torch.ones(())),
-        scale,
-    )
+    a, b = (x / scale).to(torch.float8_e5m2), w.to(torch.float8_e4m3fn)
+    return _scaled(a, b, scale, torch.ones(()), scale)
 
 
-def _blocks(x: torch.Tensor, w: torch.Tensor) -> Operands:
-    """MXFP8, with all scales 1."""
-    ones = [torch.ones(len(m), m.shape[1] // _BLOCK).to(torch.float8_e8m0fnu) for m in (x, w)]
-    return x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), tuple(ones), 1
+def _blocks(x: torch.Tensor, w: torch.Tensor) -> Kernel:
+    """MXFP8: a scale for 32 numbers, all of them 1."""
+    ones = [torch.ones(len(m), m.shape[1] // 32).to(torch.float8_e8m0fnu) for m in (x, w)]
+    return _scaled(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), ones[0], ones[1], 1)
 
 
 #: Kernels, and the largest relative error of their products.
-_KERNELS: Final[dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Operands], float]]] = {
+_KERNELS: Final[dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Kernel], float]]] = {
     "torch._int_mm, int8 by rows": (_integers, 0.0),
     "torch._scaled_mm, E4M3 by rows": (_rows, _BF16),
     "torch._scaled_mm, E5M2 and E4M3 by tensors": (_tensors, _BF16),

@@ -1,26 +1,22 @@
-"""What do low-bit optimizer states do to learning, and to parameters that have no gradient?
+"""What do low-bit optimizer states do to learning?
 
-The optimizers are those of their  Each is compared with AdamW in float32 on the same
-batches. Four things are read off after a run: the bytes of the states, how many of their codes are
-used, how the next update changes if the moments pass once through the stored format, and whether
-parameters move that never had a gradient.
+The optimizers are those of the libraries that people use. Each is compared with AdamW in float32 on
+the same batches. Two things are read off after a run: the bytes of the states, and how the next
+update changes if the moments pass once through the stored format.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import torch
 
-from qtui_core.errors import UsageError
-from qtui_core.extras import MissingLibrary, importing
+from qtui_core.extras import importing
 from qtui_core.lab.experiments.survive import EPSILON
 from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.numerics.rounding import STORAGES
@@ -41,18 +37,14 @@ from qtui_core.training.model.optimizers import optimizer_tensors, shared_tables
 #: Seconds that a step of the demo takes on one thread.
 _SECONDS: Final = {
     "bf16": 0.35, "bitsandbytes 8-bit": 0.36, "torchao 8-bit": 0.45, "torchao fp8": 0.4,
-    "torchao 4-bit": 0.45, "muon": 0.6,
+    "torchao 4-bit": 0.45,
 }  # fmt: skip
-#: The optimizer that follows another rule, instead of storing fewer bits.
-_OTHER: Final = "muon"
 #: Tensors with fewer elements keep float32 states.
 _SMALL: Final = 4096
 #: Maps through which optimizers store their moments; these maps are emulated for one pass.
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
-_UNCOMPILED: Final = "torchao's optimizers ran without compiling, which costs them time."
-#: Facts of a run that are cells of its row.
-_READ_OFF: Final = ("each", "entropy_m", "entropy_v", "unused_v", "drifted", "drift")
 Betas = tuple[float, float]
+Named = Iterable[tuple[str, torch.nn.Parameter]]
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
 COLUMNS: Final = (
     LabColumn("states", "states"),
@@ -64,11 +56,6 @@ COLUMNS: Final = (
     LabColumn("pass", "update of matrices, one pass"),
     LabColumn("pass_embedding", "of the embedding"),
     LabColumn("zeroed", "v made zero", "share"),
-    LabColumn("entropy_m", "bits used of m"),
-    LabColumn("entropy_v", "bits used of v"),
-    LabColumn("unused_v", "codes of v unused"),
-    LabColumn("drifted", "untouched that moved", "share"),
-    LabColumn("drift", "farthest"),
     LabColumn("seconds", "a step", "seconds"),
     LabColumn("against", "v over fp32's"),
     LabColumn("judged", "judged"),
@@ -96,29 +83,20 @@ def recipe_of(name: str, seed: int, subject: LabSubject | None = None) -> Recipe
     in `facts`; with a `subject`, also those of `one_pass` on the first batch of the next seed.
     Training raises MissingLibrary if the library of the optimizer is not installed."""
     betas = TASKS["prose"].betas
-    torchao = name.startswith("torchao")
-
-    def takes(name: str, parameter: torch.nn.Parameter) -> bool:
-        return group_of(name, parameter) == "matrices"
-
-    def optimizer_of(net: Any, rate: float) -> Any:
-        return make(name, net.named_parameters(), rate, betas, takes)
 
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         facts: dict[str, float] = {}
-        for moment, counts in codes_of(optimizer).items():
-            facts[f"entropy_{moment}"] = entropy(counts)
-            facts[f"unused_{moment}"] = float((counts == 0).sum())
-        facts["drifted"], facts["drift"] = drift(name)
         if subject is not None:
             facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), betas)
         states = state_bytes(name, optimizer, net.named_parameters())
         facts["each"] = states / sum(p.numel() for p in net.parameters() if p.requires_grad)
-        notes = (_UNCOMPILED,) if torchao else ()
-        return replace(run, nbytes={**run.nbytes, "states": states}, facts=facts, notes=notes)
+        return replace(run, nbytes={**run.nbytes, "states": states}, facts=facts)
 
-    around = eagerly if torchao else nullcontext
-    return Recipe(optimizer=optimizer_of, around=around, ended=ended)
+    return Recipe(
+        optimizer=lambda net, rate: make(name, net.parameters(), rate, betas),
+        around=eagerly if name.startswith("torchao") else nullcontext,
+        ended=ended,
+    )
 
 
 def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[str, float]:
@@ -171,40 +149,29 @@ def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each optimizer, a row for each part of the model for the single pass, the curves,
-    and which optimizer to use."""
-    names, lr = settings["optimizers"], settings["lr"]
+    """A row for each optimizer, the curves, the single pass by part of the model, and which
+    optimizer to use."""
+    names = settings["optimizers"]
     runs = LabComparison(names, settings, outcomes)
-    twin = runs.first(TWIN)
+    twin = next(iter(runs.runs(TWIN)), None)
     compared = {row.pop("recipe"): row for row in runs.rows()}
     rows: list[dict[str, Cell]] = []
     for name in (TWIN, *names):
-        if (own := runs.first(name)) is not None:
-            row = {"states": name, "seconds": own.seconds} | _read_off(own)
+        for run in runs.runs(name)[:1]:
+            row: dict[str, Cell] = {"states": name, "seconds": run.seconds}
+            row["nbytes"] = run.nbytes.get("states") if run.facts else None
+            row["each"] = run.facts.get("each")
             rows.append(row | compared.get(name, {}) | _passed(name, twin))
-    of_bits = [name for name in names if name != _OTHER]  # beside another rule they would be flat
     return findings(
         COLUMNS,
         rows,
-        [
-            runs.chart(f"states in few bits, lr {lr:g}", of_bits),
-            _parts_heat(twin),
-            runs.chart(f"{_OTHER}, another rule, lr {lr:g}", (_OTHER,)),
-        ],
+        [runs.chart(f"states in few bits, lr {settings['lr']:g}"), _parts_heat(twin)],
         [_verdict(settings, runs, rows)],
         runs.floor,
-        _notes(rows, outcomes),
+        _notes(rows),
         spare=("against", "judged"),
         parts=[outcomes.get("second moments")],
     )
-
-
-def _read_off(run: TrainedRun) -> dict[str, Cell]:
-    """The figures of an optimizer besides its losses; none of a run that ended before them."""
-    cells: dict[str, Cell] = {key: run.facts.get(key) for key in _READ_OFF}
-    if (unused := run.facts.get("unused_v")) is not None:
-        cells["unused_v"] = int(unused)
-    return {"nbytes": run.nbytes.get("states") if run.facts else None, **cells}
 
 
 def _passed(name: str, twin: TrainedRun | None) -> dict[str, Cell]:
@@ -232,108 +199,50 @@ def _verdict(
 ) -> str:
     if (answer := runs.without_answer()) is not None:
         return answer
-    found = {n: c for n, c in runs.compared.items() if n != _OTHER}
-    at = {str(row["states"]): row for row in rows}
-    sizes = {n: float(size) for n, row in at.items() if isinstance(size := row.get("each"), float)}
-    well = [n for n in found if runs.seen(n) == "no difference" and n in sizes]
+    sizes = {str(row["states"]): size for row in rows if isinstance(size := row["each"], float)}
+    by_seen: dict[str | None, list[str]] = {}
+    for name, one in runs.compared.items():
+        by_seen.setdefault(one.seen, []).append(name)
     said = []
-    if well:  # the fewest bytes; of those that take as many, one that moves nothing by itself
-        least = min(well, key=lambda n: (round(sizes[n], 2), bool(at[n].get("drifted"))))
+    if well := [name for name in by_seen.get("no difference", ()) if name in sizes]:
+        least = min(well, key=lambda name: round(sizes[name], 2))
         whole = f" instead of {sizes[TWIN]:.2f}" if TWIN in sizes else ""
         said.append(
             f"{least} takes {sizes[least]:.2f} bytes a parameter{whole}, with no visible "
             f"difference ({steps_counted(settings)}, {runs.counted}, lr {settings['lr']:g})"
         )
-    if ill := [n for n in found if runs.seen(n) in ("worse", "better")]:
-        costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
+    if ill := [n for n, one in runs.compared.items() if one.seen in ("worse", "better")]:
+        costs = [f"{n} ({runs.compared[n].difference:+.4f} nats)" for n in ill]
         said.append(f"{phrase(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
-    said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
+    said += [f"{n} diverged, {runs.compared[n].diverged}" for n in by_seen.get("diverged", ())]
     return f"{'; '.join(said)}." if said else ""
 
 
-def _notes(rows: Sequence[Mapping[str, Cell]], outcomes: Mapping[str, Any]) -> Iterator[str]:
-    if moved := [str(row["states"]) for row in rows if row.get("drifted")]:
-        move = "move" if moved[1:] else "moves"
-        yield f"Here {phrase(moved)} {move} parameters that never had a gradient."
-    names = {row["states"] for row in rows}
-    if "bf16" in names:
+def _notes(rows: Sequence[Mapping[str, Cell]]) -> Iterator[str]:
+    if any(row["states"] == "bf16" for row in rows):
         yield "States in BF16 are emulated: rounded after each step of PyTorch's AdamW."
-    if _OTHER in names:
-        yield (
-            "Muon follows another rule, for the matrices within the blocks, with AdamW for the "
-            "rest: its d shows how that rule learns, not what few bits cost."
-        )
-    runs = (run for run in outcomes.values() if isinstance(run, TrainedRun))
-    yield from dict.fromkeys(note for run in runs for note in run.notes)
+    if any(str(row["states"]).startswith("torchao") for row in rows):
+        yield "torchao's optimizers ran without compiling, which costs them time."
 
 
-Named = Iterable[tuple[str, torch.nn.Parameter]]
-#: Whether Muon takes a parameter, by its name.
-Takes = Callable[[str, torch.nn.Parameter], bool]
-#: The test for drift: elements whose gradient is zero, elements whose gradient is not, steps, and
-#: the learning rate.
-_UNTOUCHED: Final = 8192
-_STEPS: Final = 100
-_RATE: Final = 1e-3
-
-
-class BothOptimizers:
-    """Two optimizers as one. Each steps over its own parameters."""
-
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        self._parts = parts
-        self.param_groups = [group for part in parts for group in part.param_groups]
-
-    @property
-    def state(self) -> dict[Any, Any]:
-        return dict(chain.from_iterable(part.state.items() for part in self._parts))
-
-    def step(self) -> None:
-        for part in self._parts:
-            part.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for part in self._parts:
-            part.zero_grad(set_to_none)
-
-
-def make(name: str, named: Named, lr: float, betas: tuple[float, float], takes: Takes) -> Any:
-    """The optimizer of that name over named parameters, without weight decay. Raises MissingLibrary
-    if its library is not installed or no longer has it."""
-    listed = [(each, p) for each, p in named if p.requires_grad]
-    trained = [p for _, p in listed]
-    settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": EPSILON, "weight_decay": 0.0}
-    match name:
-        case "fp32" | "bf16":
-            optimizer = torch.optim.AdamW(trained, **settings)
-            if name == "bf16":
-                optimizer.register_step_post_hook(_round_states)
-            return optimizer
-        case "bitsandbytes 8-bit":
-            with importing("AdamW8bit", "bitsandbytes"):
-                from bitsandbytes.optim import AdamW8bit
-            return AdamW8bit(trained, **settings)
-        case "torchao 8-bit" | "torchao fp8" | "torchao 4-bit":
-            with importing("An optimizer of low-bit states", "torchao"):
-                from torchao.optim import AdamW4bit, AdamW8bit, AdamWFp8
-            kinds = {"8-bit": AdamW8bit, "fp8": AdamWFp8, "4-bit": AdamW4bit}
-            return kinds[name.removeprefix("torchao ")](trained, **settings)
-        case "muon":
-            if not hasattr(torch.optim, "Muon"):
-                raise MissingLibrary(
-                    f"Muon came with PyTorch 2.9 and this is {torch.__version__}: "
-                    f"pip install -U torch."
-                )
-            matrices = [p for each, p in listed if p.dim() == 2 and takes(each, p)]
-            if not matrices:
-                raise UsageError("Muon takes matrices alone, and the model has none.")
-            chosen = set(map(id, matrices))
-            muon = torch.optim.Muon(
-                matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-            )
-            rest = [p for p in trained if id(p) not in chosen]
-            return BothOptimizers(muon, torch.optim.AdamW(rest, **settings)) if rest else muon
-    raise UsageError(f"There is no optimizer {name!r}.")
+def make(name: str, parameters: Iterable[torch.nn.Parameter], lr: float, betas: Betas) -> Any:
+    """The optimizer of that name over the trainable parameters, without weight decay. Raises
+    MissingLibrary if its library is not installed or no longer has it."""
+    trained = [p for p in parameters if p.requires_grad]
+    kind: Any = torch.optim.AdamW
+    library, _, states = name.partition(" ")
+    if library == "bitsandbytes":
+        with importing("AdamW8bit", "bitsandbytes"):
+            from bitsandbytes.optim import AdamW8bit as TheirAdamW8bit
+        kind = TheirAdamW8bit
+    elif library == "torchao":
+        with importing("An optimizer of low-bit states", "torchao"):
+            from torchao.optim import AdamW4bit, AdamW8bit, AdamWFp8
+        kind = {"8-bit": AdamW8bit, "fp8": AdamWFp8, "4-bit": AdamW4bit}[states]
+    optimizer = kind(trained, lr=lr, betas=betas, eps=EPSILON, weight_decay=0.0)
+    if name == "bf16":
+        optimizer.register_step_post_hook(_round_states)
+    return optimizer
 
 
 def _round_states(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
@@ -346,52 +255,10 @@ def _round_states(optimizer: torch.optim.Optimizer, arguments: Any, options: Any
 def state_bytes(name: str, optimizer: Any, named: Named) -> int:
     """The bytes of the states, without the tables of levels: codes and scales, or numbers of four
     bytes. Where BF16 is emulated in float32, two bytes are counted."""
-    tables = {each for each, _ in shared_tables(optimizer)}
-    found = sum(
-        tensor.numel() * tensor.element_size()
-        for each, tensor in optimizer_tensors(optimizer, named)
-        if each not in tables and not each.endswith(".qmap")
+    tables = {table for table, _ in shared_tables(optimizer)}
+    nbytes = sum(
+        tensor.nbytes
+        for state, tensor in optimizer_tensors(optimizer, named)
+        if state not in tables and not state.endswith(".qmap")
     )
-    return found // 2 if name == "bf16" else found
-
-
-def codes_of(optimizer: Any) -> dict[str, torch.Tensor]:
-    """How often each code occurs in "m" and "v": int64 counts `[2^bits]`. Empty for states that are
-    not codes."""
-    found: dict[str, list[torch.Tensor]] = {}
-    bits = 8
-    for state in optimizer.state.values():
-        for moment, keys in (("m", ("exp_avg", "state1")), ("v", ("exp_avg_sq", "state2"))):
-            held = next((state[key] for key in keys if key in state), None)
-            codes: Any = getattr(held, "codes", held)
-            if held is None or codes.element_size() != 1:
-                continue
-            flat = codes.view(torch.uint8).reshape(-1)
-            if codes.numel() * 2 == held.numel():  # two 4-bit codes in a byte
-                flat, bits = torch.cat([flat >> 4, flat & 15]), 4
-            found.setdefault(moment, []).append(torch.bincount(flat, minlength=2**bits))
-    return {moment: torch.stack(counts).sum(0) for moment, counts in found.items()}
-
-
-def entropy(counts: torch.Tensor) -> float:
-    """The entropy of codes with these counts, in bits."""
-    share = counts[counts > 0].double() / counts.sum()
-    return float(-(share * share.log2()).sum())
-
-
-def drift(name: str) -> tuple[float, float]:
-    """The share of parameters that moved in a hundred steps at a rate of 0.001 although their
-    gradient was always zero, and how far the farthest one moved. Each of them shares a block with
-    parameters that have a gradient."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(2 * _UNTOUCHED // 128, 128, generator=generator) * 0.02
-    parameter = torch.nn.Parameter(start.clone())
-    optimizer = make(name, [("matrix", parameter)], _RATE, (0.9, 0.95), lambda name, p: True)
-    touched = torch.arange(start.numel()).view_as(start) % 2 == 1
-    for _ in range(_STEPS):
-        noise = torch.randn(start.shape, generator=generator) * 1e-3
-        parameter.grad = noise * touched
-        optimizer.step()
-    moved = (parameter.detach() - start)[~touched].abs()
-    most = float(moved.max())
-    return (float((moved > 0).double().mean()), most) if math.isfinite(most) else (1.0, math.inf)
+    return nbytes // 2 if name == "bf16" else nbytes

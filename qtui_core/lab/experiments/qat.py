@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,9 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import require
+from qtui_core.job import IDLE, Job
 from qtui_core.lab.numerics.products import inner_linears
-from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, LabPart, See, findings
+from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, LabPart, findings
 from qtui_core.lab.training.comparison import (
     NULL,
     TWIN,
@@ -33,7 +34,7 @@ from qtui_core.lab.training.comparison import (
     steps_counted,
 )
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
-from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
+from qtui_core.lab.training.tasks import TASKS, LabSubject, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, apart, null
 from qtui_core.quantities import phrase
 
@@ -80,46 +81,43 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     for rate in dict.fromkeys(rate_of(width, settings) for width in bits):
         widths = [width for width in bits if rate_of(width, settings) == rate]
         found += TrainedComparison(
-            {**settings, "rates": (rate,)},
+            {**settings, "lr": rate},
             model,
             [f"qat {width}" for width in widths],
             lambda name, seed: Recipe(
                 lambda net: fake_quantized(net, int(name.split()[1]), settings["group"])
             ),
             lambda name: 0.3,
-            task=_task(settings),
+            task=TASKS["code"],
             twin=partial(control, settings["group"], widths),
             more=4 + 3 * len(widths),
+            apart=f" {rate:g}",
         ).jobs()
     return found
 
 
-def _task(settings: Mapping[str, Any]) -> LabTask:
-    return replace(TASKS["code"], decays=settings["schedule"] == "linear")
-
-
-def as_it_is(settings: Mapping[str, Any], model: str, see: See) -> Untouched:
+def as_it_is(settings: Mapping[str, Any], model: str, job: Job) -> Untouched:
     """The held-out loss before and after PTQ. Raises as `fake_quantized`."""
-    subject, bits = subject_of(_task(settings), model, settings["text"]), settings["bits"]
+    subject, bits = subject_of(TASKS["code"], model, settings["text"]), settings["bits"]
     net = subject.start()
     weights = sum(module.weight.numel() for module in inner_linears(net).values())
-    see(0, len(bits) + 1, None)
+    job.at(0, len(bits) + 1)
     exact = held_out_loss(net, subject.held_out)
     if not math.isfinite(exact):
         raise ModelError(
             "The model's loss is not finite before any training, so nothing can be compared; its "
             "weights may hold NaN or infinities."
         )
-    return Untouched(exact, _quantized(subject, net, bits, settings["group"], see), weights)
+    return Untouched(exact, _quantized(subject, net, bits, settings["group"], job), weights)
 
 
 def _quantized(
-    subject: LabSubject, net: nn.Module, bits: Sequence[int], group: int, see: See
+    subject: LabSubject, net: nn.Module, bits: Sequence[int], group: int, job: Job
 ) -> dict[str, float]:
     """The held-out losses of a model after PTQ, by width."""
     found = {}
     for number, width in enumerate(bits, 1):
-        see(number, len(bits) + 1, None)
+        job.at(number, len(bits) + 1)
         quantized = fake_quantized(deepcopy(net), width, group)
         found[str(width)] = held_out_loss(quantized, subject.held_out)
     return found
@@ -133,7 +131,7 @@ def control(group: int, widths: Sequence[int], subject: LabSubject, seed: int, n
     def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         if run.diverged:
             return run
-        return replace(run, facts=_quantized(subject, net, widths, group, lambda *at: None))
+        return replace(run, facts=_quantized(subject, net, widths, group, IDLE))
 
     return replace(null() if name == NULL else Recipe(), ended=ended)
 
@@ -147,7 +145,9 @@ class _Width:
         diverged: which run did, and when; empty if none did.
         nbytes: of the quantized weights, scales included.
         moved: how far training alone moved the held-out loss of fp32, the mean over the seeds.
-        gap: what PTQ of the model as it is loses.
+        ptq: the held-out loss of the model as it is, quantized.
+        recovered: the share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing.
+        seen: how QAT compares with the control; None if that is not known yet.
     """
 
     def __init__(self, bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
@@ -168,40 +168,24 @@ class _Width:
         for name, runs in (("QAT", trained), ("training in fp32", controls)):
             if run := next((run for run in runs if run is not None and run.diverged), None):
                 self.diverged = f"{name} diverged at step {run.diverged} ({run.first})"
-        self.ptq = self.nbytes = self.moved = self.gap = None
+        self.ptq = self.nbytes = self.moved = self.recovered = None
         if (start := outcomes.get("as it is")) is not None:
             group = int(settings["group"])
             self.nbytes = start.weights * bits // 8 + start.weights // group * _SCALE
             held = [run.held_after for run in controls if run is not None]
             self.moved = mean([loss - start.exact for loss in held if loss is not None])
             self.ptq = start.quantized.get(str(bits))
-            self.gap = None if self.ptq is None else self.ptq - start.exact
-
-    @property
-    def seen(self) -> str | None:
-        """How QAT compares with the control; None if that is not known yet."""
+            gap = None if self.ptq is None else self.ptq - start.exact
+            if gap is not None and self.qat and self.clears(gap):
+                self.recovered = (self.ptq - fmean(self.qat)) / gap
+        self.seen: str | None = None
         if self.diverged:
-            return "diverged"
-        if not self.better or self.floor is None:
-            return None
-        one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
-        if not one_way or not self.clears(abs(fmean(self.better))):
-            return "no difference"
-        return "better" if self.better[0] > 0 else "worse"
-
-    @property
-    def recovered(self) -> float | None:
-        """The share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing."""
-        if self.ptq is None or self.gap is None or not self.qat or not self.clears(self.gap):
-            return None
-        return (self.ptq - fmean(self.qat)) / self.gap
-
-    @property
-    def spoilt(self) -> bool:
-        """Whether training made the model worse, so that not to train is best."""
-        if self.ptq is None or self.diverged or not self.clears(self.moved or 0.0):
-            return False
-        return self.clears(min(fmean(self.qat), fmean(self.control)) - self.ptq)
+            self.seen = "diverged"
+        elif self.better and self.floor is not None:
+            one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
+            self.seen = "no difference"
+            if one_way and self.clears(abs(fmean(self.better))):
+                self.seen = "better" if self.better[0] > 0 else "worse"
 
     def clears(self, difference: float) -> bool:
         return self.floor is not None and difference > FLOORS * self.floor
@@ -227,12 +211,13 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         for width in widths
     ]
     moved = {width.rate: width.moved for width in widths if width.moved is not None}
+    floors = [width.floor for width in widths if width.floor is not None]
     return findings(
         COLUMNS,
         rows,
-        [None if start is None else _bars(widths, start)],
-        [_verdict(settings, widths)] if start is not None else (),
-        max((width.floor for width in widths if width.floor is not None), default=None),
+        [] if start is None else [_bars(widths, start)],
+        [] if start is None else [_verdict(settings, widths)],
+        max(floors, default=None),
         (
             f"Training at lr {rate:g} alone moved the held-out loss in fp32 by {by:+.2g}."
             for rate, by in moved.items()
@@ -246,16 +231,14 @@ def _bars(widths: Sequence[_Width], start: Untouched) -> LabBars:
     for width in sorted(widths, key=lambda width: width.bits):
         back = width.recovered
         note = "" if back is None else f"QAT recovers {back:.0%} of PTQ's loss"
-        if back is not None and back >= 1:
-            note = "QAT ends below fp32 as it was"
+        losses = {
+            "PTQ as it is": [] if width.ptq is None else [width.ptq],
+            "trained, then PTQ": width.control,
+            "QAT": width.qat,
+        }
         bars = []
-        for name, losses in (
-            ("PTQ as it is", () if width.ptq is None else (width.ptq,)),
-            ("trained, then PTQ", width.control),
-            ("QAT", width.qat),
-        ):
-            if losses:
-                lost = [loss - start.exact for loss in losses]
+        for name, some in losses.items():
+            if lost := [loss - start.exact for loss in some]:
                 low, high = (min(lost), max(lost)) if lost[1:] else (None, None)
                 bars.append(LabBar(name, fmean(lost), low, high, note if name == "QAT" else ""))
         if bars:
@@ -270,31 +253,26 @@ def _verdict(settings: Mapping[str, Any], widths: Sequence[_Width]) -> str:
         return ""
     if not settings["lr"] and settings["lr"] is not None:
         return "At lr 0 nothing is learned, so that QAT is PTQ of the model as it is."
-    wanted = len(settings["seeds"])
+    wanted, said = len(settings["seeds"]), []
     done = min((len(w.better) for w in known if not w.diverged), default=wanted)
-    said = "; ".join(_said(known))
-    spoilt = phrase([str(width.bits) for width in known if width.spoilt])
-    cure = "a lower --lr" if settings["schedule"] == "linear" else "--schedule linear"
-    ptq = (
-        f" At {spoilt} bits PTQ of the model as it is stays ahead of both, because training alone "
-        f"made the model worse; try {cure}."
-    )
-    return (
-        f"QAT beside equal training and then PTQ, {steps_counted(settings)}, "
-        f"{seeds_counted(done, wanted)}: {said}.{ptq if spoilt else ''}"
-    )
-
-
-def _said(known: Sequence[_Width]) -> Iterator[str]:
     for width in known:
         if width.diverged:
-            yield f"at {width.bits} bits {width.diverged}, so take a lower --lr"
+            said.append(f"at {width.bits} bits {width.diverged}, so take a lower --lr")
         elif width.seen != "no difference":
             share = width.recovered or 0
-            back = f" ({min(share, 0.99):.0%} of PTQ's loss back)" if share >= 0.005 else ""
-            if share >= 1:
-                back = " (below fp32 as it was)"
-            by = abs(fmean(width.better))
-            yield f"{by:.2g} nats {width.seen} at {width.bits} bits{back}"
+            back = f" ({share:.0%} of PTQ's loss back)" if share >= 0.005 else ""
+            said.append(
+                f"{abs(fmean(width.better)):.2g} nats {width.seen} at {width.bits} bits{back}"
+            )
     if even := [str(width.bits) for width in known if width.seen == "no difference"]:
-        yield f"no difference at {phrase(even)} bits that this run can see"
+        said.append(f"no difference at {phrase(even)} bits that this run can see")
+    spoilt = [
+        str(w.bits) for w in known
+        if w.ptq is not None and not w.diverged and w.clears(w.moved or 0.0)
+        and w.clears(min(fmean(w.qat), fmean(w.control)) - w.ptq)
+    ]  # fmt: skip
+    ptq = f" At {phrase(spoilt)} bits PTQ of the model as it is stays ahead of both; lower --lr."
+    return (
+        f"QAT beside equal training and then PTQ, {steps_counted(settings)}, "
+        f"{seeds_counted(done, wanted)}: {'; '.join(said)}.{ptq if spoilt else ''}"
+    )

@@ -1,4 +1,4 @@
-"""How many bits does learning need? The precision range test, and cyclic precision training (CPT).
+"""How many bits does learning need? The precision range test.
 
 Weights and activations in b bits, symmetric by rows; gradients in 8 bits, rounded stochastically,
 throughout (Fu et al., CPT: Efficient Deep Neural Network Training via Cyclic Precision, 2021). In
@@ -11,21 +11,16 @@ loss for accuracy. B_match is the least b from which on the loss is near that of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from statistics import fmean, variance
 from typing import Any, Final
 
 import torch
-from torch import nn
 
-from qtui_core.errors import UsageError
 from qtui_core.lab.numerics.products import (
     Products,
-    QuantizedLinear,
     alike,
-    convert,
+    emulate,
     inner_linears,
 )
 from qtui_core.lab.numerics.rounding import Operand
@@ -62,28 +57,14 @@ def products_of(bits: int) -> Products:
     return alike(Operand(f"int{bits}", "row"), Operand(f"int{WIDEST}", "row", stochastic=True))
 
 
-def width_at(step: int, steps: int, periods: int, low: int, high: int) -> int:
-    """Bits of a step of the cyclic schedule: round(low + (high-low)/2 (1 - cos(pi (t mod T)/T))),
-    T = steps / periods."""
-    period = steps / periods
-    turn = math.pi * math.fmod(step, period) / period
-    return round(low + (high - low) / 2 * (1 - math.cos(turn)))
-
-
 def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
-    """A run for each width and each cyclic schedule, of the twin and of the disturbed twin. Raises
-    UsageError for a cycle that begins above its end or is shorter than a step."""
-    low, high, steps = settings["low"], settings["high"], settings["steps"]
-    if low > high:
-        raise UsageError(f"--low {low} is more than --high {high}.")
-    if max(settings["periods"]) > steps:
-        raise UsageError(f"--periods {max(settings['periods'])} is more than --steps {steps}.")
+    """A run for each width, of the twin and of the disturbed twin. Raises as `chosen_task`."""
     own = model != DEMO or settings["text"] is not None
     return TrainedComparison(
         settings,
         model,
         _names(settings),
-        partial(recipe_of, settings),
+        recipe_of,
         lambda name: 0.06 if name in (TWIN, NULL) else 0.1,
         task=chosen_task(settings, model, "prose" if own else "nano"),
         more=2,
@@ -91,71 +72,38 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
 
 
 def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        *(f"{bits} bits" for bits in sorted(settings["bits"])),
-        *(f"cycle {periods}" for periods in settings["periods"]),
-    )
+    return tuple(f"{bits} bits" for bits in sorted(settings["bits"]))
 
 
-def recipe_of(settings: Mapping[str, Any], name: str, seed: int) -> Recipe:
-    """The recipe of a width or of "cycle PERIODS". What cycles is evaluated at its widest; the fact
-    "operations" of its run is the mean of b² over that of 8 bits."""
-    kind, _, number = name.partition(" ")
-    steps, low, high = settings["steps"], settings["low"], settings["high"]
-    if kind == "cycle":
-        widths = [width_at(step, steps, int(number), low, high) for step in range(steps)]
-        last = high
-    else:
-        last = int(kind)
-        widths = [last] * steps
-    recipe = scheduled(widths, last, seed)
-    facts = {"operations": fmean(bits * bits for bits in widths) / WIDEST**2}
-    recipe.ended = lambda model, optimizer, run: replace(run, facts=facts)
-    return recipe
+def recipe_of(name: str, seed: int) -> Recipe:
+    """Linear layers but the head in the bits of "4 bits". Preparing raises ModelError for a model
+    without any."""
+    products, random = products_of(int(name.split()[0])), torch.Generator().manual_seed(seed)
 
+    def prepare(net: Any) -> None:
+        emulate(net, dict.fromkeys(inner_linears(net), products), random)
 
-def scheduled(widths: Sequence[int], last: int, seed: int) -> Recipe:
-    """Linear layers but the head in the bits of each step, and in `last` bits after them. Preparing
-    raises ModelError for a model without any."""
-    random = torch.Generator().manual_seed(seed)
-    layers: dict[str, QuantizedLinear] = {}
-
-    def prepare(model: nn.Module) -> None:
-        for name, linear in inner_linears(model).items():
-            layers[name] = QuantizedLinear(linear, products_of(widths[0]), random)
-        convert(model, layers)
-
-    def stepped(model: Any, step: int) -> None:
-        for layer in layers.values():
-            layer.products = products_of(widths[step + 1] if step + 1 < len(widths) else last)
-
-    return Recipe(prepare, stepped=stepped)
+    return Recipe(prepare)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each width and cycle, the gap to float32 over the width, and both figures."""
+    """A row for each width, the gap to float32 over the width, and both figures."""
     runs = LabComparison(_names(settings), settings, outcomes)
     rows: list[dict[str, Cell]] = [
         {
-            "name": name,
-            "gap": gap_of(runs, name),
+            "name": row["recipe"],
+            "gap": gap_of(runs, name := str(row["recipe"])),
             "learned": _learned(runs, name),
             "held": runs.held(name),
-            "operations": found.runs[0].facts.get("operations"),
-            "d": found.difference,
-            "seen": runs.seen(name),
+            "operations": (int(name.split()[0]) / WIDEST) ** 2,
+            "d": row["d"],
+            "seen": row["seen"],
         }
-        for name, found in runs.compared.items()
+        for row in runs.rows()
     ]
-    curves = runs.chart("weights and activations in few bits")
-    return findings(
-        COLUMNS,
-        rows,
-        [_gaps(settings, runs), curves],
-        [_verdict(settings, runs)],
-        runs.floor,
-        [runs.chaotic],
-    )
+    pictures = [_gaps(settings, runs), runs.chart("weights and activations in few bits")]
+    verdict = _verdict(settings, runs)
+    return findings(COLUMNS, rows, pictures, [verdict], runs.floor, [runs.chaotic])
 
 
 def gap_of(runs: LabComparison, name: str) -> float | None:
@@ -180,12 +128,11 @@ def _learned(runs: LabComparison, name: str) -> float | None:
     batches scatter."""
     shares = []
     for run, twin in runs.pairs(name):
-        if twin.diverged:
-            continue
         whole, error = improvement(twin)
-        if whole <= 2 * error:
+        if not twin.diverged and whole <= 2 * error:
             return None
-        shares.append(0.0 if run.diverged else improvement(run)[0] / whole)
+        if not twin.diverged:
+            shares.append(0.0 if run.diverged else improvement(run)[0] / whole)
     return mean(shares)
 
 
@@ -196,13 +143,13 @@ def least_learning(learned: Mapping[int, float | None], threshold: float) -> int
 
 def least_matching(gaps: Mapping[int, float | None], tolerance: float) -> int | None:
     """B_match: the least width from which on every gap is within the tolerance."""
-    found = None
+    least = None
     for bits in sorted(gaps, reverse=True):
         gap = gaps[bits]
         if gap is None or gap > tolerance:
             break
-        found = bits
-    return found
+        least = bits
+    return least
 
 
 def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> LabChart | None:
@@ -230,24 +177,17 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison) -> str:
     match = least_matching(gaps, tolerance)
     shares = {bits: _learned(runs, name) for bits, name in names.items()}
     learn = least_learning(shares, threshold)
-    if match is None:
-        matches = f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32"
-    else:
+    matches = f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32"
+    if match is not None:
         matches = (
             f"learning as fp32 does takes {match} bits (B_match, within {tolerance:.2g} nats; "
             f"{match / WIDEST:.3g} bytes a value in place of 4)"
         )
+    learns = f"no width improves by more than {threshold:.0%} of fp32"
     if all(share is None for share in shares.values()):
-        learns = (
-            "the published test has no answer, because fp32 itself does not improve by more than "
-            "its batches scatter"
-        )
-    elif learn is None:
-        learns = f"no width improves by more than {threshold:.0%} of fp32"
-    else:
-        above = all((share or 0) > threshold for b, share in shares.items() if b > learn)
-        widths = f"from {learn} bits on" if above else f"at {learn} bits"
-        learns = f"the published test is passed {widths} (B_learn)"
+        learns = "fp32 itself does not improve by more than its batches scatter"
+    elif learn is not None:
+        learns = f"the published test is passed from {learn} bits on (B_learn)"
         if (gap := gaps[learn]) is not None and gap > tolerance:
             learns += f", which are {gap:.2g} nats behind"
     at = f"At lr {settings['lr']:g}, {steps_counted(settings)} and {runs.counted}"

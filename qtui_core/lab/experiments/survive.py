@@ -16,6 +16,7 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.job import Job
 from qtui_core.lab.catalog import FLOATS
 from qtui_core.lab.numerics.products import layer_of
 from qtui_core.lab.numerics.rounding import STORAGES, Random, Storage
@@ -27,7 +28,6 @@ from qtui_core.lab.results import (
     LabColumn,
     LabLine,
     LabPart,
-    See,
     findings,
 )
 from qtui_core.lab.training.tasks import LabSubject, LabTask, loss_of, subject_of
@@ -66,7 +66,7 @@ class UpdateShares:
 
 def wanted_updates(
     subject: LabSubject,
-    see: See,
+    job: Job,
     chosen: Callable[[str], bool] = lambda name: True,
     most: int | None = None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -94,7 +94,7 @@ def wanted_updates(
     moments = {name: (torch.zeros_like(w), torch.zeros_like(w)) for name, w in weights.items()}
     batches = subject.batches(0)
     for step in range(UPDATE_STEPS):
-        see(step, UPDATE_STEPS, None)
+        job.at(step, UPDATE_STEPS)
         ids = next(batches)
         loss = loss_of(model, ids)
         if not math.isfinite(float(loss.detach())):
@@ -243,7 +243,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     return [LabPart("tensors", partial(tensors, settings, model), Survival, 6)]
 
 
-def tensors(settings: Mapping[str, Any], model: str, see: See) -> Survival:
+def tensors(settings: Mapping[str, Any], model: str, job: Job) -> Survival:
     """The shares of each tensor. In a large model only the first, the last and every eighth layer,
     and the tensors outside of layers, are tried."""
     betas, lr = (settings["beta1"], settings["beta2"]), settings["lr"]
@@ -252,10 +252,10 @@ def tensors(settings: Mapping[str, Any], model: str, see: See) -> Survival:
     subject = subject_of(task, model, settings["text"], large)
     parameters = dict(subject.start().named_parameters())
     chosen = _some_layers(list(parameters)) if large else lambda name: True
-    wanted = wanted_updates(subject, see, chosen, _ELEMENTS)
+    wanted = wanted_updates(subject, job, chosen, _ELEMENTS)
     shares = []
     for number, (name, (weight, u)) in enumerate(wanted.items()):
-        see(number, len(wanted), None)
+        job.at(number, len(wanted))
         if not bool(torch.isfinite(weight).all()):
             raise UsageError(f"{name} holds numbers that are not finite, so nothing can be said.")
         shares += [shares_of(name, parameters[name], weight, u, lr, at) for at in FLOATS]

@@ -16,10 +16,11 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 from qtui_core.lab.catalog import STORED
 from qtui_core.lab.experiments import survive
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
-from qtui_core.lab.numerics.walks import check_decay, grown_scales, one_weight, terms
+from qtui_core.lab.numerics.walks import check_decay, one_weight, terms
 from qtui_core.lab.results import (
     Cell,
     Density,
@@ -27,7 +28,6 @@ from qtui_core.lab.results import (
     LabColumn,
     LabLine,
     LabPart,
-    See,
     findings,
 )
 from qtui_core.lab.training.comparison import LabComparison, TrainedComparison, steps_counted
@@ -81,7 +81,6 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     found = [
         LabPart("updates", partial(kept_by, settings, model), Updates, 6),
         LabPart("one weight", one_weight, Findings, 2),
-        LabPart("scales", partial(grown_scales, store), Findings, 1),
     ]
     if STORAGES[store].mantissa_bits is not None:
         found.append(LabPart("terms", partial(terms, settings), Findings, 2))
@@ -96,12 +95,12 @@ def recipe_of(store: str, name: str, seed: int) -> Recipe:
     return stored_weights(STORAGES[store], drawn)
 
 
-def kept_by(settings: Mapping[str, Any], model: str, see: See) -> Updates:
+def kept_by(settings: Mapping[str, Any], model: str, job: Job) -> Updates:
     """Lost and kept shares by format and rate, and at `lr` also by part of the model; those of each
     tensor in the format `store`."""
     subject = subject_of(TASKS["prose"], model, settings["text"])
     lr, store = settings["lr"], settings["store"]
-    wanted = survive.wanted_updates(subject, see)
+    wanted = survive.wanted_updates(subject, job)
     reaches = []
     for stored in STORED:
         for rate in sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True):
@@ -182,7 +181,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         runs.floor,
         [runs.chaotic],
         spare=("diverged", "judged"),
-        parts=map(outcomes.get, ("one weight", "scales", "terms")),
+        parts=map(outcomes.get, ("one weight", "terms")),
     )
 
 
@@ -202,34 +201,27 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         return f"{said}. {runs.broken}"
     gain = runs.share_of_gain("nearest")
     nearest = runs.compared.get("nearest")
-    how = None if nearest is None else runs.seen("nearest")
+    how = None if nearest is None else nearest.seen
     if nearest is not None and how == "diverged":
         said += f", and the run with these weights diverged, {nearest.diverged}"
     elif nearest is not None and how == "worse" and (gain is None or gain > survive.ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
-        said += (
-            f", but after {steps_counted(settings)} their training loss is "
-            f"{nearest.difference or 0:.2g} nats behind that of fp32"
-        )
+        behind = f"training is {nearest.difference or 0:.2g} nats behind that of fp32"
+        said += f", but after {steps_counted(settings)} {behind}"
     elif gain is not None:
-        said += f", and {steps_counted(settings)} {_of_gain(gain)}"
+        kept = "all" if gain > 0.995 else f"{max(gain, 0):.0%}"
+        said += f", and {steps_counted(settings)} kept {kept} of what fp32 gained"
     if not short and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
     drawn = runs.share_of_gain("stochastic")
-    if drawn is None and "stochastic" in runs.compared:
-        drawn = float(runs.seen("stochastic") in ("no difference", "better"))
+    if drawn is None and (other := runs.compared.get("stochastic")):
+        drawn = float(other.seen in ("no difference", "better"))
     said = f"{said}; {survive.cures_of(found.shares, short, store, drawn)} would help."
     if not short:
         return said
     least = survive.enough_from(found.shares)
     rates = f"at no lr up to {survive.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
     return f"{said} {name} alone keeps {survive.ENOUGH:.0%} of every tensor {rates}."
-
-
-def _of_gain(share: float) -> str:
-    if share < 0.005:
-        return "kept nothing of what fp32 gained"
-    return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"
 
 
 def _picture(found: Updates, lr: float, store: str) -> Density:

@@ -4,8 +4,9 @@ some of them. They are emulated: dequantized values are multiplied in float32.""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -95,7 +96,7 @@ class QuantizedLinear(nn.Module):
     """A linear layer with quantized products, which shares the float32 weight of another linear
     layer. Under autocast the products are the same, but the output has autocast's dtype."""
 
-    def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
+    def __init__(self, linear: Any, products: Products, random: Random = None) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -103,13 +104,13 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         kind = x.device.type
-        found: torch.Tensor
-        if not torch.is_autocast_enabled(kind):
-            found = _Linear.apply(x, self.weight, self.bias, self.products, self.random)
-            return found
-        with torch.autocast(kind, enabled=False):
-            found = _Linear.apply(x.float(), self.weight, self.bias, self.products, self.random)
-        return found.to(torch.get_autocast_dtype(kind))
+        autocast = torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, enabled=False) if autocast else nullcontext():
+            wide = x.float() if autocast else x
+            y: torch.Tensor = _Linear.apply(
+                wide, self.weight, self.bias, self.products, self.random
+            )
+        return y.to(torch.get_autocast_dtype(kind)) if autocast else y
 
 
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
@@ -133,6 +134,16 @@ def is_head(name: str) -> bool:
 def layer_of(name: str) -> int | None:
     """The number of the block that a parameter or module belongs to: the first in its name."""
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+def emulate(
+    model: nn.Module, schemes: Mapping[str, Products], random: Random = None
+) -> dict[str, nn.Module]:
+    """Gives the linear layers that are named in `schemes` quantized products. Returns the layers
+    that were there."""
+    kept: dict[str, nn.Module] = {n: one for n, one in linears(model).items() if n in schemes}
+    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
+    return kept
 
 
 def convert(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
@@ -169,13 +180,6 @@ SCHEMES: Final[dict[str, Products]] = {
 #: in tiles of 16 x 16, so that W and its transpose have the same codes.
 _TILED: Final = Operand("e2m1", "nv-tile")
 SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)
-#: The parts alone and together, by what is added to plain NVFP4.
-NVFP4_PARTS: Final = {
-    "nvfp4": SCHEMES["nvfp4"],
-    "nvfp4 stochastic": SCHEMES["nvfp4 stochastic"],
-    "nvfp4 rotated": replace(SCHEMES["nvfp4"], turned=True),
-    "nvfp4 full": SCHEMES["nvfp4 full"],
-}
 
 
 def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
@@ -213,30 +217,24 @@ def quantized(
     model: nn.Module, schemes: Mapping[str, Products], random: Random = None
 ) -> Iterator[None]:
     """Within the block, the linear layers named in `schemes` have quantized products."""
-    kept = {name: module for name, module in linears(model).items() if name in schemes}
-    convert(model, {n: QuantizedLinear(one, schemes[n], random) for n, one in kept.items()})
+    kept = emulate(model, schemes, random)
     try:
         yield
     finally:
         convert(model, kept)
 
 
-@contextmanager
 def gradients_seen(
     modules: Mapping[str, nn.Module], tell: Callable[[str, torch.Tensor, torch.Tensor], None]
-) -> Iterator[None]:
+) -> AbstractContextManager[Any]:
     """Within the block, `tell(name, x, gradient)` is called in each backward pass with the input of
     a module and the gradient of its output."""
 
     def after(name: str, x: torch.Tensor, output: torch.Tensor) -> None:
-        def backward(gradient: torch.Tensor) -> None:
-            tell(name, x, gradient)
-
         if output.requires_grad:
-            output.register_hook(backward)
+            output.register_hook(partial(tell, name, x))
 
-    with hooked(modules, after):
-        yield
+    return hooked(modules, after)
 
 
 def relative(made: torch.Tensor, exact: torch.Tensor) -> float:

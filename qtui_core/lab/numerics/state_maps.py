@@ -19,16 +19,16 @@ from typing import Final
 
 import torch
 
+from qtui_core.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.results import Findings, LabChart, LabLine, See, findings
+from qtui_core.lab.results import Findings, LabChart, LabLine, findings
 from qtui_core.quant.codebook import dynamic_map
 from qtui_core.quantities import phrase
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
-#: Elements that share a scale in torchao.optim, by map; "fp8 expanded" takes what "fp8" does, so
-#: that they differ in one thing.
-BLOCKS: Final = {"8-bit": 256, "fp8": 256, "fp8 expanded": 256, "4-bit": 128}
+#: Elements that share a scale in torchao.optim, by map.
+BLOCKS: Final = {"8-bit": 256, "fp8": 256, "4-bit": 128}
 _FP8: Final = STORAGES["e4m3"]
 
 
@@ -75,20 +75,6 @@ def fp8_blocks(block: int, x: torch.Tensor) -> torch.Tensor:
     return _FP8.nearest(blocks, scale).view(x.shape)
 
 
-def fp8_expanded(block: int, x: torch.Tensor) -> torch.Tensor:
-    """As `fp8_blocks`, but each block is first raised to a power so that it fills the range of
-    E4M3: sign(x)|x|^k with k = log(range of E4M3) / log(largest / smallest magnitude of the block);
-    reading applies the inverse power (Xi et al., COAT, 2024). Zeros stay zero."""
-    blocks = x.view(-1, block)
-    size = blocks.abs()
-    most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
-    least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
-    power = math.log(_FP8.largest * 2**9) / (most / least).log().clamp_min(1e-6)
-    # Powers of the ratio to the largest magnitude do not overflow.
-    raised = fp8_blocks(block, (size / most) ** power).view_as(blocks)
-    return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
-
-
 def map_named(name: str, signed: bool, random: torch.Generator | None = None) -> Map:
     """The map of that name, for moments with a sign or without, in the blocks of BLOCKS. A map of 4
     bits is linear for numbers without a sign. "bf16 stochastic" draws from `random`."""
@@ -99,8 +85,8 @@ def map_named(name: str, signed: bool, random: torch.Generator | None = None) ->
             return STORAGES[name].nearest
         case "bf16 stochastic":
             return partial(STORAGES["bf16"].stochastic, generator=random)
-        case "fp8" | "fp8 expanded":
-            return partial(fp8_blocks if name == "fp8" else fp8_expanded, BLOCKS[name])
+        case "fp8":
+            return partial(fp8_blocks, BLOCKS[name])
     bits = int(name[0])
     codes = linear_codes(bits) if bits == 4 and not signed else dynamic_codes(signed, bits)
     return partial(nearest_code, codes, BLOCKS[name])
@@ -118,25 +104,21 @@ _FALLEN: Final = 0.5
 _POINTS: Final = 120
 #: Map -> bytes of an element, without scales.
 MAPS: Final = {
-    "fp32": 4.0, "bf16": 2.0, "bf16 stochastic": 2.0, "8-bit": 1.0, "fp8": 1.0,
-    "fp8 expanded": 1.0, "4-bit": 0.5,
+    "fp32": 4.0, "bf16": 2.0, "bf16 stochastic": 2.0, "8-bit": 1.0, "fp8": 1.0, "4-bit": 0.5,
 }  # fmt: skip
 
 
-def ratchets(beta2: float, see: See) -> Findings:
+def ratchets(beta2: float, job: Job) -> Findings:
     """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet steps, for each map."""
     steps = LOUD_STEPS + QUIET_STEPS
     courses: dict[str, dict[int, float]] = {}
-
-    def within(step: int, _: int, value: float | None) -> None:
-        see(len(courses) * steps + step, len(MAPS) * steps, value)
-
+    within = Job(lambda n, _, v: job.at(len(courses) * steps + n, len(MAPS) * steps, v))
     for name in MAPS:
         courses[name] = ratchet(name, beta2, LOUD_STEPS, QUIET_STEPS, within)
     return concluded(courses, beta2)
 
 
-def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> dict[int, float]:
+def ratchet(name: str, beta2: float, loud: int, quiet: int, job: Job) -> dict[int, float]:
     """The mean of v over the quiet half as one map stores it, at some of the steps and the last."""
     random = torch.Generator().manual_seed(0)
     keep = map_named(name, False, torch.Generator().manual_seed(1))
@@ -151,7 +133,7 @@ def ratchet(name: str, beta2: float, loud: int, quiet: int, see: See) -> dict[in
         v = keep(beta2 * v + (1 - beta2) * gradient * gradient)
         if step % every == 0 or step == steps:
             course[step] = float(v[::2].double().mean())
-            see(step, steps, course[step])
+            job.at(step, steps, repr(course[step]))
     return course
 
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 import torch
 
 from qtui_core.errors import UsageError
+from qtui_core.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
-from qtui_core.lab.results import Cell, Findings, LabChart, LabLine, See, findings
+from qtui_core.lab.results import Cell, Findings, LabChart, LabLine, findings
 from qtui_core.quantities import phrase
 
 #: Copies of the single weight, how often each is changed, and the change.
@@ -25,13 +26,9 @@ _WAYS: Final = (
     "bf16", "bf16 stochastic", "bf16 Kahan", "fp16", "e4m3", "e4m3 stochastic", "int8",
     "int8 stochastic",
 )  # fmt: skip
-#: The factor by which weights with scales grow, and how many times.
-GROWN: Final = (1.0005, 100)
-#: Rows and columns of those weights.
-_SHAPE: Final = (256, 256)
 
 
-def one_weight(see: See) -> Findings:
+def one_weight(job: Job) -> Findings:
     """Adds 0.001 to 2000 copies of a weight of 1.0 a thousand times in several formats: the mean
     after every 20th addition, with a band of one standard deviation. The int8 weight has a scale of
     1/32, so that 2 is well within its range. Kahan summation stores the rounding error beside the
@@ -39,7 +36,7 @@ def one_weight(see: See) -> Findings:
     generator = torch.Generator().manual_seed(0)
     lines = [LabLine("true", tuple(1 + _MOVE * 20 * i for i in range(51)), faint=True)]
     for number, way in enumerate(_WAYS):
-        see(number, len(_WAYS), None)
+        job.at(number, len(_WAYS))
         name, _, how = way.partition(" ")
         storage = STORAGES[name]
         drawn = generator if how == "stochastic" else None
@@ -57,73 +54,6 @@ def one_weight(see: See) -> Findings:
         lines.append(LabLine(way, tuple(mean for mean, _ in course), low=low, high=high))
     chart = LabChart("a weight of 1.0, 1000 times +0.001", "moves / 20", "value", tuple(lines))
     return findings(pictures=[chart])
-
-
-def grown_scales(store: str, see: See) -> Findings:
-    """INT8 weights that are multiplied by the same factor many times, and stored as in torchao's
-    quantized_training: codes are computed with the exact scale of a row, absmax / 127, and the
-    scale is then rounded to its format. The chart has the norm, over that at the start, by the
-    format of the scales."""
-    factor, times = GROWN
-    lines = [LabLine("true", tuple(factor**i for i in range(times + 1)), faint=True)]
-    rows: list[dict[str, Cell]] = []
-    kept = {}
-    for name in ("fp32", "bf16"):
-        generator = torch.Generator().manual_seed(1)
-        codes, scales = _stored(_start(), name, generator)
-        first = float((codes * scales).norm())
-        course = [1.0]
-        for _ in range(times):
-            see(len(course), 3 * times, None)
-            codes, scales = _stored(codes * scales * factor, name, generator)
-            course.append(float((codes * scales).norm()) / first)
-        lines.append(LabLine(f"scales in {name}", tuple(course)))
-        kept[name] = (course[-1] - 1) / (factor**times - 1)
-        stored = f"int8, scales in {name}, {times} times × {factor}"
-        rows.append({"stored": stored, "part": "scales", "kept": kept[name]})
-    once, after = reread(see)
-    title = f"the norm of int8 weights, {times} times × {factor}"
-    said = (
-        f"Scales are stored too, and rounded to nearest: of a growth of {factor - 1:.2%} a step "
-        f"scales in BF16 keep {kept['bf16']:.0%}, scales in fp32 (2 more bytes a row) "
-        f"{kept['fp32']:.0%}."
-    )
-    note = (
-        f"An int8 weight that is read in BF16 and stored again without an update, codes rounded "
-        f"stochastically, has {once:.1%} other codes, after {times} times {after:.0%}: an "
-        f"optimizer that adds in place does so."
-    )
-    chart = LabChart(title, "times", "norm over the first", tuple(lines))
-    return findings((), rows, [chart], [said] if store == "int8" else (), notes=[note])
-
-
-def reread(see: See) -> tuple[float, float]:
-    """The share of codes that change if weights are read in BF16 and stored again without an
-    update: once, and as often as weights grow."""
-    _, times = GROWN
-    generator = torch.Generator().manual_seed(1)
-    codes, scales = _stored(_start(), "bf16", generator)
-    begun, shares = codes, []
-    for time in range(times):
-        see(2 * times + time, 3 * times, None)
-        read = STORAGES["bf16"].nearest(codes * scales)
-        codes, scales = _stored(read, "bf16", generator, "bf16")
-        shares.append(float((codes != begun).double().mean()))
-    return shares[0], shares[-1]
-
-
-def _start() -> torch.Tensor:
-    return torch.randn(_SHAPE, generator=torch.Generator().manual_seed(0)) * 0.02
-
-
-def _stored(
-    weight: torch.Tensor, scales: str, generator: torch.Generator, computed: str = "fp32"
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes `[rows, columns]`, scales `[rows, 1]` in the format `scales`) of `weight` float32
-    `[rows, columns]`. Codes are computed with the scales in the format `computed`."""
-    scale = STORAGES[computed].nearest(STORAGES["int8"].scale_of(weight))
-    codes = STORAGES["int8"].rounded(weight / scale, generator, torch.ones(()))
-    return codes, STORAGES[scales].nearest(scale)
 
 
 #: Numbers on which a term is tried, spread over one power of two.
@@ -150,7 +80,7 @@ def check_decay(settings: Mapping[str, Any]) -> None:
         )
 
 
-def terms(settings: Mapping[str, Any], see: See) -> Findings:
+def terms(settings: Mapping[str, Any], job: Job) -> Findings:
     """The four terms of an optimizer, each run in the format and in fp32: how far the numbers came
     of the way that is due, and what to keep in fp32."""
     store = settings["store"]
@@ -161,13 +91,13 @@ def terms(settings: Mapping[str, Any], see: See) -> Findings:
     )
     rows: list[dict[str, Cell]] = []
     dead, biased, kept = [], [], []
-    for number, (term, share) in enumerate(zip(_TERMS, shares, strict=True)):
-        see(number, 4, None)
-        run, called, cure = _TERMS[term]
+    for number, ((term, (run, called, cure)), share) in enumerate(
+        zip(_TERMS.items(), shares, strict=True)
+    ):
+        job.at(number, 4)
         way, judged = _judged(run, storage, share)
-        rows.append(
-            {"stored": store, "part": f"{called} = {share:.3g}", "kept": way, "judged": judged}
-        )
+        part = f"{called} = {share:.3g}"
+        rows.append({"stored": store, "part": part, "kept": way, "judged": judged})
         if judged == "dead":
             dead.append(term)
         elif judged == "biased":
@@ -177,10 +107,12 @@ def terms(settings: Mapping[str, Any], see: See) -> Findings:
             kept.append(cure)
     least, _ = thresholds(storage.mantissa_bits or 0)
     more = len(kept) * (exact.nbytes - storage.nbytes)
-    said = [f"{phrase(dead)} under {least:.2g} a step {'do' if dead[1:] else 'does'} nothing"]
+    if dead:
+        still = "do" if dead[1:] else "does"
+        biased = [f"{phrase(dead)} under {least:.2g} a step {still} nothing", *biased]
     keep = f"Keep {phrase(kept)} in fp32 (+{more:g} bytes a parameter): in " if kept else "In "
-    note = f"{keep}{store.upper()} {phrase(said * bool(dead) + biased)}."
-    return findings((), rows, notes=[note] if dead or biased else ())
+    note = f"{keep}{store.upper()} {phrase(biased)}."
+    return findings((), rows, notes=[note] if biased else ())
 
 
 def _judged(run: Callable[[Storage, float], _Result], at: Storage, a: float) -> tuple[float, str]:

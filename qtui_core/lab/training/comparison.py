@@ -11,7 +11,8 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.results import Cell, LabChart, LabLine, LabPart, See
+from qtui_core.job import Job
+from qtui_core.lab.results import Cell, LabChart, LabLine, LabPart
 from qtui_core.lab.training import twins
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, difference, paired
@@ -31,7 +32,6 @@ FEWEST: Final = 5
 #: Each point of a curve is the mean of at least this many steps.
 _SMOOTH: Final = 5
 
-
 #: Runs of two recipes on the same batches.
 Pairs = Sequence[tuple[TrainedRun, TrainedRun]]
 
@@ -45,7 +45,7 @@ class TrainedComparison:
     """Recipes that are trained beside float32 on the same batches, as the parts of an experiment.
 
     Attributes:
-        settings, model: of the experiment: its steps, seeds, text, and `lr` or `rates`.
+        settings, model: of the experiment: its steps, seeds, text and learning rate.
         names: of the recipes.
         recipe: makes one from its name and the seed of its random numbers.
         step: about how many seconds of one thread a step takes, by name, TWIN and NULL too.
@@ -55,6 +55,8 @@ class TrainedComparison:
             batches.
         before: whether the twin's held-out loss is measured before it trains.
         more: seconds that each run takes besides its steps.
+        apart: what tells these runs from those of another comparison of the experiment; it follows
+            their names in their keys.
     """
 
     settings: Mapping[str, Any]
@@ -67,23 +69,23 @@ class TrainedComparison:
     twin: Callable[[LabSubject, int, str], Recipe] = _twin
     before: bool = False
     more: float = 3.0
+    apart: str = ""
 
     def jobs(self) -> list[LabPart]:
-        """A run of the twin, of the disturbed twin and of each recipe, for each rate and seed."""
+        """A run of the twin, of the disturbed twin and of each recipe, for each seed."""
         names = [TWIN, NULL, *self.names, *(f"{n}{AGAIN}" for n in self.names if n in self.drawn)]
         return [
             LabPart(
-                run_key(name, rate, seed, self.settings),
-                partial(self.run, name, rate, seed),
+                f"{name}{self.apart} {seed}",
+                partial(self.run, name, seed),
                 TrainedRun,
                 self.step(name.removesuffix(AGAIN)) * self.settings["steps"] + self.more,
             )
-            for rate in rates_of(self.settings)
             for seed in self.settings["seeds"]
             for name in names
         ]
 
-    def run(self, name: str, lr: float, seed: int, see: See) -> TrainedRun:
+    def run(self, name: str, seed: int, job: Job) -> TrainedRun:
         """A run by its name."""
         subject = subject_of(self.task, self.model, self.settings["text"])
         again = name.endswith(AGAIN)
@@ -92,20 +94,10 @@ class TrainedComparison:
         else:
             recipe = self.recipe(name.removesuffix(AGAIN), seed + 10_000 * again)
         return twins.train(
-            *(subject, recipe, seed, self.settings["steps"], lr, see),
+            *(subject, recipe, seed, self.settings["steps"], self.settings["lr"], job),
             before=self.before and name == TWIN,
             after=name != NULL and not again,  # runs for a floor are compared by steps
         )
-
-
-def rates_of(settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """The learning rates at which each recipe is run."""
-    return settings.get("rates") or (settings["lr"],)
-
-
-def run_key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> str:
-    """The key of a run's job."""
-    return f"{name} {rate:g} {seed}" if settings.get("rates") else f"{name} {seed}"
 
 
 class Compared:
@@ -114,44 +106,44 @@ class Compared:
     Attributes:
         runs: one for each seed that is done.
         diverged: which tensor stopped being finite, and when; empty if none did.
-        differences: the mean over the last steps, one for each seed.
-        held_out: the difference of the held-out losses at the end, one for each seed.
-        error: the standard error of the mean difference over the steps of all seeds; None if there
-            are too few steps.
-        floor: the floor of all recipes, or the difference of two runs of this recipe that round
-            with other random numbers, if that is larger.
+        differences: the mean over the last steps, one for each seed; `difference` is their mean.
+        held: the difference of the held-out losses at the end, the mean over the seeds.
+        seen: "diverged", "no difference", "worse" or "better"; None if that is not known yet.
     """
 
     def __init__(self, pairs: Pairs, floor: float | None) -> None:
+        """`floor` is that of all recipes, or the difference of two runs of this recipe that round
+        with other random numbers, if that is larger."""
         self.runs = [run for run, _ in pairs]
         ill = [run for run in self.runs if run.diverged]
         self.diverged = f"step {ill[-1].diverged}: {ill[-1].first}" if ill else ""
         self.differences = [d for one, twin in pairs if (d := difference(one, twin)) is not None]
-        self.held_out = [
-            run.held_after - twin.held_after
-            for run, twin in pairs
-            if run.held_after is not None and twin.held_after is not None
-        ]
-        steps = [d for run, twin in pairs for d in paired(run, twin)]
-        self.error = _error(steps) if len(steps) >= FEWEST else None
-        self.floor = floor
-
-    @property
-    def difference(self) -> float | None:
-        return mean(self.differences)
-
-    @property
-    def held(self) -> float | None:
-        return mean(self.held_out)
+        self.difference = mean(self.differences)
+        self.held = mean(
+            [
+                run.held_after - twin.held_after
+                for run, twin in pairs
+                if run.held_after is not None and twin.held_after is not None
+            ]
+        )
+        self.seen: str | None = None
+        if ill:
+            self.seen = "diverged"
+        elif floor is not None and self.difference is not None:
+            steps = [d for run, twin in pairs for d in paired(run, twin)]
+            error = _error(steps) if len(steps) >= FEWEST else None
+            size = abs(self.difference)
+            self.seen = "worse" if self.difference > 0 else "better"
+            if error is None or size <= ERRORS * error or size <= FLOORS * floor:
+                self.seen = "no difference"
 
 
 class LabComparison:
-    """The finished runs of an experiment, each recipe at the best of its rates. The recipe `fp32`
-    is the twin; `null` is the disturbed twin, whose weights start a millionth away.
+    """The finished runs of an experiment. The recipe `fp32` is the twin; `null` is the disturbed
+    twin, whose weights start a millionth away.
 
     Attributes:
         seeds: those that are asked for.
-        rates: name of a recipe, or TWIN -> the rate with the least held-out loss.
         floor: how far the disturbed twin is from the twin; None if that is not known yet.
         compared: the recipes that have a run beside one of the twin.
     """
@@ -160,47 +152,31 @@ class LabComparison:
         self, recipes: Sequence[str], settings: Mapping[str, Any], outcomes: Mapping[str, Any]
     ) -> None:
         self.seeds: tuple[int, ...] = tuple(settings["seeds"])
-        self._settings, self._outcomes = settings, outcomes
-        self.rates = {name: self._best_rate(name) for name in (TWIN, *recipes)}
+        self._lr, self._outcomes = settings["lr"], outcomes
         self.floor = self._apart(NULL, TWIN)
-        self.compared = {name: found for name in recipes if (found := self._beside(name))}
-
-    def _best_rate(self, name: str) -> float:
-        """The first of all rates if a run diverged at each."""
-        rates = rates_of(self._settings)
-        held: dict[float, float] = {}
-        for rate in rates:
-            keys = (run_key(name, rate, seed, self._settings) for seed in self.seeds)
-            runs = [run for key in keys if (run := self._outcomes.get(key)) is not None]
-            losses = [run.held_after for run in runs if run.held_after is not None]
-            if losses and len(losses) == len(runs):
-                held[rate] = fmean(losses)
-        return min(held, key=held.__getitem__, default=rates[0])
+        self.compared: dict[str, Compared] = {}
+        for name in recipes:
+            if pairs := self.pairs(name):
+                own = self._apart(f"{name}{AGAIN}", name) or 0.0
+                floor = None if self.floor is None else max(self.floor, own)
+                self.compared[name] = Compared(pairs, floor)
 
     def run(self, name: str, seed: int) -> TrainedRun | None:
-        rate = self.rates[TWIN if name == NULL else name.removesuffix(AGAIN)]
-        found = self._outcomes.get(run_key(name, rate, seed, self._settings))
-        return found if isinstance(found, TrainedRun) else None
+        run = self._outcomes.get(f"{name} {seed}")
+        return run if isinstance(run, TrainedRun) else None
 
     def runs(self, name: str) -> list[TrainedRun]:
         """The runs that are done, by seed."""
         return [run for seed in self.seeds if (run := self.run(name, seed))]
 
-    def first(self, name: str) -> TrainedRun | None:
-        return next(iter(self.runs(name)), None)
-
     def pairs(self, name: str, other: str = TWIN) -> Pairs:
         """The runs of two recipes on the same batches, of the seeds that have both."""
-        found = ((self.run(name, seed), self.run(other, seed)) for seed in self.seeds)
-        return [(one, two) for one, two in found if one is not None and two is not None]
+        both = ((self.run(name, seed), self.run(other, seed)) for seed in self.seeds)
+        return [(one, two) for one, two in both if one is not None and two is not None]
 
     def held(self, name: str) -> float | None:
         """The held-out loss at the end, the mean over the seeds, nats per token."""
         return mean([run.held_after for run in self.runs(name) if run.held_after is not None])
-
-    def clears(self, value: float) -> bool:
-        """Whether a difference exceeds the floor."""
-        return self.floor is not None and abs(value) > FLOORS * self.floor
 
     @property
     def chaotic(self) -> str:
@@ -220,14 +196,10 @@ class LabComparison:
         run = next((run for run in self.runs(TWIN) if run.diverged), None)
         if run is None:
             return ""
-        if not math.isfinite(run.losses[0]):
-            return (
-                f"The loss of the model is not finite before any step ({run.first}), so nothing "
-                f"can be compared; its weights may hold NaN or infinities."
-            )
+        at = f"at step {run.diverged}" if math.isfinite(run.losses[0]) else "before any step"
         return (
-            f"Float32 itself diverged at step {run.diverged} ({run.first} is not finite), so "
-            f"nothing can be compared; lower --lr."
+            f"Float32 itself diverged {at} ({run.first} is not finite), so nothing can be "
+            f"compared; lower --lr, or look for weights that are not finite."
         )
 
     def without_answer(self) -> str | None:
@@ -237,50 +209,50 @@ class LabComparison:
             return self.broken
         if not self.compared or self.floor is None:
             return ""
-        if self.chaotic or any(self.rates.values()):
+        if self.chaotic or self._lr:
             return self.chaotic or None
         return "At lr 0 nothing is learned, so nothing can be told apart."
 
     def share_of_gain(self, name: str) -> float | None:
         """A recipe's share of its twin's gain in held-out loss; None if the twin gained nothing
         that exceeds the floor."""
-        found = self.compared.get(name)
+        compared = self.compared.get(name)
         gains = [
             run.held_before - run.held_after
             for run in self.runs(TWIN)
             if run.held_before is not None and run.held_after is not None
         ]
-        if found is None or found.held is None or not gains:
+        if compared is None or compared.held is None or not gains or self.floor is None:
             return None
         gain = fmean(gains)
-        return 1 - found.held / gain if gain > 0 and self.clears(gain) else None
+        return 1 - compared.held / gain if gain > FLOORS * self.floor else None
 
     @property
     def counted(self) -> str:
         """How many seeds the differences are of, in words: those that every recipe has come to the
         end of, which are fewer where a run was stopped."""
-        done = min((len(found.runs) for found in self.compared.values()), default=0)
+        done = min((len(one.runs) for one in self.compared.values()), default=0)
         return seeds_counted(done, len(self.seeds))
 
     def rows(self) -> Iterator[dict[str, Cell]]:
         """A row for each recipe, with the cells that all experiments have."""
-        for name, found in self.compared.items():
+        for name, one in self.compared.items():
             yield {
                 "recipe": name,
-                "d": found.difference,
-                "d_low": min(found.differences, default=None),
-                "d_high": max(found.differences, default=None),
-                "held_out": found.held,
-                "seen": self.seen(name),
-                "seconds": fmean(run.seconds for run in found.runs),
-                "diverged": found.diverged or None,
+                "d": one.difference,
+                "d_low": min(one.differences, default=None),
+                "d_high": max(one.differences, default=None),
+                "held_out": one.held,
+                "seen": one.seen,
+                "seconds": fmean(run.seconds for run in one.runs),
+                "diverged": one.diverged or None,
             }
 
-    def chart(self, title: str, names: Collection[str] | None = None) -> LabChart | None:
-        """The differences from the twin over the steps, of all recipes or those of these names,
-        with the floor shaded and a band for the seeds. None without any."""
+    def chart(self, title: str) -> LabChart | None:
+        """The differences from the twin over the steps, with the floor shaded and a band for the
+        seeds. None without any."""
         lines = []
-        for name in self.compared if names is None else [n for n in self.compared if n in names]:
+        for name in self.compared:
             curves = [
                 _smoothed([a - b for a, b in zip(run.losses, twin.losses, strict=False)])
                 for run, twin in self.pairs(name)
@@ -292,32 +264,12 @@ class LabComparison:
             return None
         return LabChart(title, "step", "loss − fp32's", tuple(lines), floor=self.floor)
 
-    def seen(self, name: str) -> str | None:
-        """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None if
-        it is not known yet."""
-        found = self.compared[name]
-        if found.diverged:
-            return "diverged"
-        if found.floor is None or found.difference is None:
-            return None
-        small = found.error is None or abs(found.difference) <= ERRORS * found.error
-        if small or abs(found.difference) <= FLOORS * found.floor:
-            return "no difference"
-        return "worse" if found.difference > 0 else "better"
-
     def _apart(self, one: str, other: str) -> float | None:
         """How much two runs of a seed differ, for the seed where they differ most: the size of the
         mean difference over the last steps plus its standard error, because the mean alone may be
         near zero by chance. None if there are no such runs."""
         known = filter(None, itertools.starmap(paired, self.pairs(one, other)))
         return max((abs(fmean(steps)) + (_error(steps) or 0.0) for steps in known), default=None)
-
-    def _beside(self, name: str) -> Compared | None:
-        """None if the recipe or its twin has no run."""
-        own = self._apart(f"{name}{AGAIN}", name)
-        floor = self.floor if self.floor is None or own is None else max(self.floor, own)
-        pairs = self.pairs(name)
-        return Compared(pairs, floor) if pairs else None
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -21,8 +23,7 @@ from qtui_core.extras import importing
 from qtui_core.lab.numerics.products import (
     SCHEMES,
     Products,
-    QuantizedLinear,
-    convert,
+    emulate,
     inner_linears,
     is_head,
     linears,
@@ -37,10 +38,6 @@ Part = Literal["body", "feed-forward", "all"]
 Prepare = Callable[[nn.Module, Collection[str], int], None]
 #: Parts of the names of feed-forward layers in the families of transformers.
 _FEED_FORWARD: Final = ("mlp", "feed_forward", "ffn", "fc1", "fc2", "w1", "w2", "w3")
-
-
-def _as_it_is(model: nn.Module, names: Collection[str], seed: int) -> None:
-    """All that a recipe does is in its context."""
 
 
 def _bf16() -> AbstractContextManager[Any]:
@@ -76,14 +73,14 @@ class LowBitRecipe:
         return "emulated" not in self.by
 
 
-def recipe_named(name: str, seed: int, notes: list[str]) -> Recipe:
-    """The recipe of that name, whose random rounding is seeded with `seed`. When it prepares its
-    model, it appends to `notes` which linear layers it converts and which it leaves.
+def recipe_named(name: str, seed: int) -> Recipe:
+    """The recipe of that name, whose random rounding is seeded with `seed`. The notes of its run
+    say which linear layers it converts and which it leaves.
 
     Preparing raises ModelError for a model of which it converts nothing, MissingLibrary if a
     library lacks something, UsageError for layers of sizes that the library does not accept.
     """
-    row = RECIPES[name]
+    row, notes = RECIPES[name], []
 
     def prepare(model: nn.Module) -> None:
         every = list(linears(model))
@@ -95,7 +92,13 @@ def recipe_named(name: str, seed: int, notes: list[str]) -> Recipe:
         notes.append(f"left as they are: {patterns(left) or 'none'}")
         row.prepare(model, chosen, seed)
 
-    return Recipe(prepare, row.optimizer, context=row.context, around=row.around)
+    return Recipe(
+        prepare,
+        row.optimizer,
+        context=row.context,
+        around=row.around,
+        ended=lambda model, optimizer, run: replace(run, notes=tuple(notes)),
+    )
 
 
 def _belongs(name: str, part: Part) -> bool:
@@ -115,9 +118,7 @@ def patterns(names: Iterable[str]) -> str:
 
 
 def _emulated(products: Products, model: nn.Module, names: Collection[str], seed: int) -> None:
-    random = torch.Generator().manual_seed(seed)
-    chosen = {name: module for name, module in linears(model).items() if name in names}
-    convert(model, {n: QuantizedLinear(one, products, random) for n, one in chosen.items()})
+    emulate(model, dict.fromkeys(names, products), torch.Generator().manual_seed(seed))
 
 
 def _quantized_training(
@@ -141,12 +142,10 @@ def _weight_only(model: nn.Module, lr: float) -> Any:
     return _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
 
 
-@contextmanager
-def eagerly() -> Iterator[None]:
+def eagerly() -> AbstractContextManager[Any]:
     """A context in which torch compiles nothing. torchao's optimizers would otherwise need many
     seconds for each shape of parameters, and a C++ compiler."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    return torch.compiler.set_stance("force_eager")
 
 
 @contextmanager
@@ -156,14 +155,12 @@ def to_nearest() -> Iterator[None]:
     from torchao.prototype.quantized_training import int8
 
     theirs = int8.quantize_int8_rowwise
-    int8.quantize_int8_rowwise = lambda tensor, stochastic_rounding=False, **more: theirs(
-        tensor, False, **more
-    )
-    try:
-        with eagerly():
-            yield
-    finally:
-        int8.quantize_int8_rowwise = theirs
+
+    def nearest(tensor: Any, stochastic_rounding: bool = False, **more: Any) -> Any:
+        return theirs(tensor, False, **more)
+
+    with patch.object(int8, "quantize_int8_rowwise", nearest), eagerly():
+        yield
 
 
 def grouped_linears(model: nn.Module, group: int) -> list[str]:
@@ -231,7 +228,7 @@ _FULL: Final = SCHEMES["nvfp4 full"]
 #: products quantized. torchao has two ways of mixed precision; torch 2.13 does not call the one
 #: with a tensor subclass.
 RECIPES: Final[dict[str, LowBitRecipe]] = {
-    "bf16": LowBitRecipe("torch", _as_it_is, "all", context=_bf16),
+    "bf16": LowBitRecipe("torch", lambda *_: None, "all", context=_bf16),
     "int8 mixed": LowBitRecipe(
         "torchao",
         partial(_quantized_training, "Int8MixedPrecisionTrainingConfig", module_swap=True),

@@ -4,7 +4,6 @@ text of the user."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from functools import cache, lru_cache, partial
 from typing import Any, Final, Literal
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.loading.text import HELD_BACK_PROSE, PROSE, read_text
-from qtui_core.loading.tokens import Ids
+from qtui_core.loading.tokens import Ids, cut
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.demo.corpus import training_bytes
 from qtui_core.models.opening import DEMO, open_model
@@ -111,7 +109,6 @@ class LabSubject:
             settle(built.model, _device)
             self._net = built.model.eval()  # two runs, and two gradients, drop the same: nothing
             self._net.config.use_cache = False
-            _check_positions(source, max(task.sequence, WINDOW))
             if model != DEMO or text is not None:
                 ids_of = partial(_ids_of_text, source, self._net)
         if text is None:
@@ -119,16 +116,15 @@ class LabSubject:
         else:
             ids = ids_of(read_text(text, "training").content.encode())
             self._train, held = np.split(ids, [ids.size - ids.size // _HELD_SHARE])
-        windows = min(HELD_OUT, held.size) // WINDOW
-        if not windows or self._train.size <= task.sequence:
+        windows = cut(held[:HELD_OUT], WINDOW)
+        if not len(windows) or self._train.size <= task.sequence:
             least = max(_LEAST, _HELD_SHARE * -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
             raise UsageError(
                 f"The text has {self._train.size + held.size:,} tokens; with sequences of "
                 f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
                 f"eighth is held out."
             )
-        windowed = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
-        self.held_out = windowed.to(_device)
+        self.held_out = torch.from_numpy(windows).to(_device)
 
     def fresh(self, seed: int) -> Any:
         """A model as every run starts with it: float32, without dropout, which would be taken for
@@ -168,16 +164,6 @@ def check_subject(model: str, text: str | None) -> None:
     open_model(model)
     if text is not None:
         read_text(text, "training")
-
-
-def _check_positions(source: ModelSource, tokens: int) -> None:
-    with suppress(ModelError):  # for a family of which this is not known, the model says it
-        longest = shape_from_config(source.config).learned_positions
-        if longest is not None and tokens > longest:
-            raise UsageError(
-                f"The model has learned {longest:,} positions, and sequences of {tokens:,} tokens "
-                f"are asked for here."
-            )
 
 
 @lru_cache(maxsize=1)

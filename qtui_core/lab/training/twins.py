@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.job import Job
 from qtui_core.lab.numerics.rounding import Random, Storage
-from qtui_core.lab.results import See
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 from qtui_core.loading.hooks import hooked
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
@@ -86,7 +86,7 @@ def train(
     seed: int,
     steps: int,
     lr: float,
-    see: See,
+    job: Job,
     *,
     before: bool = False,
     after: bool = True,
@@ -107,7 +107,7 @@ def train(
         nbytes: dict[str, int] = {}
         diverged, first, held_after = 0, "", None
         for step in range(steps):
-            see(step, steps, losses[-1] if losses else None)
+            job.at(step, steps, repr(losses[-1]) if losses else "")
             began = time.perf_counter()
             set_rate(optimizer, task.rate(step, steps, lr))
             ids = next(batches)
@@ -134,7 +134,7 @@ def train(
                     recipe.stepped(model, step)
             seconds.append(time.perf_counter() - began)
         if not diverged:
-            see(steps, steps, losses[-1] if losses else None)
+            job.at(steps, steps, repr(losses[-1]) if losses else "")
         if after and not diverged:
             with recipe.context():
                 held_after = held_out_loss(model, subject.held_out)
@@ -204,10 +204,8 @@ def adamw(model: Any, lr: float, betas: tuple[float, float]) -> Any:
 def set_rate(optimizer: Any, lr: float) -> None:
     """Sets the learning rate of the next step. Compiled optimizers keep it in a tensor."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
+        kept = group["lr"]
+        group["lr"] = kept.fill_(lr) if isinstance(kept, torch.Tensor) else lr
 
 
 def null() -> Recipe:

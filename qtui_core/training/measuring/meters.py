@@ -2,8 +2,7 @@
 
 On a GPU they are exact counts of torch's allocator, and readings of the driver. On a CPU they are
 the bytes of all live tensors: each storage is counted as CUDA's allocator would, in multiples of
-512 bytes, so that the result can be compared with the estimate of the same run on a GPU. Where only
-one of them has a kernel, `held_on_cpu` says what a step holds on a CPU beyond that.
+512 bytes, so that the result can be compared with the estimate of the same run on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.live.snapshot import PhaseEnded, Sample
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase, rounded
 from qtui_core.memory.replay.timeline import STACK
 from qtui_core.telemetry.readings import DeviceReader, DeviceReading, process_of, rss_bytes
@@ -172,38 +170,6 @@ class CpuMeter(Meter):
 
 def _stacked(found: dict[Component, int]) -> dict[str, int]:
     return {part.value: found[part] for part in STACK if found.get(part)}
-
-
-#: The names of attention dropout in the configurations of transformers.
-_DROPOUTS: Final = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
-_COMPOSED: Final = (
-    "On a CPU, attention with {} is composed of several operations, which keep the matrix of "
-    "scores; the GPU kernels that the estimate assumes do not."
-)
-_INT8: Final = (
-    "On a CPU bitsandbytes trains over LLM.int8 with another product, which dequantizes the "
-    "weights first: its activations and temporaries differ from the estimate's."
-)
-_LOGITS: Final = (
-    "Autocast hands the cross entropy float32 logits on a CPU; on a GPU they stay in 16 bits, as "
-    "estimated."
-)
-
-
-def held_on_cpu(model: Any, plan: RunPlan) -> list[str]:
-    """Sentences on what a training step holds on a CPU beyond its estimate, which is made for a
-    GPU. `model` is a class of transformers without adapters."""
-    config, composed = model.config, plan.attention != "eager"
-    relative = hasattr(config, "relative_attention_num_buckets")
-    dropped = any(getattr(config, name, None) for name in _DROPOUTS)
-    causal = model.can_generate() and not config.is_encoder_decoder
-    reasons = {
-        _COMPOSED.format("a bias that trains"): composed and relative,
-        _COMPOSED.format("dropout"): composed and dropped and not relative,
-        _INT8: plan.quant == "int8",
-        _LOGITS: plan.autocast and not causal,
-    }
-    return [sentence for sentence, holds in reasons.items() if holds and plan.trains]
 
 
 class CudaMeter(Meter):

@@ -1,4 +1,5 @@
-"""How fast this device multiplies matrices of each dtype and copies memory, measured here.
+"""How fast this device multiplies matrices of each dtype and copies memory, measured here; and what
+`calibrate` measures on a GPU.
 
 A GPU is timed with CUDA events, which exclude the launch; a CPU with the clock of the process. The
 warm-up is only a few calls, and each rate takes about a second at most. So a device that slows down
@@ -16,6 +17,9 @@ import torch
 
 from qtui_core.roofline.rates import COPY, PRODUCT, DeviceFacts, MeasuredRate
 from qtui_core.telemetry.machine import read_machine
+from qtui_core.telemetry.readings import DeviceReader, process_of
+from qtui_core.training.measuring.calibration import PROBES, Found
+from qtui_core.training.measuring.meters import clear_workspaces, start_cuda
 
 _DTYPES: Final[dict[str, Any]] = {
     "fp32": torch.float32,
@@ -182,3 +186,92 @@ def _product(device: torch.device, dtype: str, side: int) -> Callable[[], object
 
     plain = not on_gpu or dtype not in ("fp32", "tf32")
     return (lambda: torch.mm(a, b, out=out)) if plain else multiply
+
+
+#: Rows of the matrices that are multiplied, large enough that cuBLAS allocates its workspace.
+_PRODUCT_ROWS: Final = 1024
+
+
+class CudaMachine:
+    """The current CUDA device of torch, as `calibrate` uses it: bytes. `reader` reads the same GPU
+    through NVML. What is in use before CUDA starts belongs to other processes."""
+
+    def __init__(self, reader: DeviceReader) -> None:
+        self._reader = reader
+        before = reader.read()
+        self._others = before.memory_used
+        self._name = before.name or "a GPU"
+
+    def process(self) -> tuple[int | None, str]:
+        """The bytes of this process according to the driver, and how they were identified."""
+        torch.cuda.synchronize()
+        return process_of(self._reader.read(), self.reserved(), self._others)
+
+    def allocated(self) -> int:
+        return torch.cuda.memory_allocated()
+
+    def reserved(self) -> int:
+        return torch.cuda.memory_reserved()
+
+    def start(self) -> None:
+        """Creates the context with a first tensor and frees that."""
+        start_cuda(self._name)
+        torch.zeros(1, device="cuda")
+
+    def multiply(self, *, backward: bool) -> None:
+        """A 16-bit product, with `backward` also its backward pass in autograd's thread. Its
+        tensors are freed."""
+        how: Any = {"device": "cuda", "dtype": torch.float16, "requires_grad": backward}
+        a, b = (torch.randn(_PRODUCT_ROWS, _PRODUCT_ROWS, **how) for _ in range(2))
+        result = a @ b
+        if backward:
+            result.sum().backward()
+        torch.cuda.synchronize()
+
+    def clear_workspaces(self) -> None:
+        clear_workspaces()
+
+    def hold(self, nbytes: int) -> Any:
+        """A tensor of that many bytes, which lives as long as the returned object."""
+        return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+    def empty(self) -> None:
+        """Returns unused segments to the driver."""
+        torch.cuda.empty_cache()
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the allocator."""
+        settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
+        return {str(k): v for k, v in settings.items() if isinstance(v, int | float | str | None)}
+
+
+def calibrate(machine: CudaMachine) -> Found:
+    """Measures in a process that has not used the GPU before."""
+
+    def context() -> tuple[int | None, str]:
+        process, basis = machine.process()
+        return (None if process is None else max(0, process - machine.reserved())), basis
+
+    def workspaces() -> int:
+        """The bytes that clearing the workspaces frees."""
+        before = machine.allocated()
+        machine.clear_workspaces()
+        return before - machine.allocated()
+
+    machine.start()
+    first, _ = context()
+    machine.multiply(backward=False)
+    forward = workspaces()
+    machine.multiply(backward=True)
+    training = workspaces()
+    machine.multiply(backward=True)  # the kernels stay loaded; the workspaces are allocated again
+    products, basis = context()
+    segments = {}
+    for nbytes in PROBES:
+        machine.clear_workspaces()
+        machine.empty()
+        before = machine.reserved()
+        held = machine.hold(nbytes)
+        segments[str(nbytes)] = machine.reserved() - before
+        del held
+    return Found(first, products, basis, forward, training, segments, machine.settings())

@@ -9,7 +9,7 @@ few rows of it at a time, and on a CPU multiplies a few rows and columns at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -226,7 +226,7 @@ def set_loss(model: Any, plan: RunPlan) -> None:
     if plan.trains and plan.loss != "stock":
         _check_causal(model, plan.loss)
     if plan.loss == "tiled":
-        use_hidden_states(model, "tiled", tiled_cross_entropy)
+        use_tiled_loss(model)
     if plan.loss == "stock-4.48":
         model.loss_function = loss_of_4_48
 
@@ -251,17 +251,17 @@ def loss_of_4_48(
     return functional.cross_entropy(shifted.view(-1, vocab_size), targets.view(-1))
 
 
-def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> None:
+def use_tiled_loss(model: Any) -> None:
     """Makes a causal model compute its loss from hidden states, without the logits of all tokens,
-    if it receives labels. `compute` is the loss, which `--loss name` selects.
+    if it receives labels.
 
     Raises UsageError for a model that is not causal, or whose head is not a matrix.
     """
-    _check_causal(model, name)
+    _check_causal(model, "tiled")
     head, config, decoder = model.get_output_embeddings(), model.config, model.base_model
     if not isinstance(head, nn.Linear):
         raise UsageError(
-            f"--loss {name} multiplies by the matrix of the head, and that of "
+            f"--loss tiled multiplies by the matrix of the head, and that of "
             f"{type(model).__name__} is a {type(head).__name__}; use --loss stock."
         )
     scale = getattr(config, "logit_scale", None)  # Cohere multiplies by one, Granite divides
@@ -276,5 +276,4 @@ def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> Non
         hidden = decoder(**inputs).last_hidden_state
         return model.loss_function(hidden, head, labels, scale=scale, softcap=softcap)
 
-    model.forward = forward
-    model.loss_function = compute
+    model.forward, model.loss_function = forward, tiled_cross_entropy

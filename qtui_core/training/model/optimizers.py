@@ -93,23 +93,12 @@ def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | st
     it, and AcceleratedOptimizer steps through it); None if the run needs none.
 
     A GradScaler refuses float16 gradients ("Attempting to unscale FP16 gradients"), so a run that
-    trains float16 parameters has none either; `unscaled` says so.
+    trains float16 parameters has none either.
     """
     wanted = plan.trains and plan.autocast and plan.autocast_dtype == "fp16"
-    if not wanted or _trains_float16(model):
+    if not wanted or any(p.requires_grad and p.dtype == torch.float16 for p in model.parameters()):
         return None
     return torch.amp.GradScaler(torch.device(device).type)
-
-
-def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
-    """A sentence if float16 gradients are not scaled; otherwise empty."""
-    if not plan.trains or not _trains_float16(model):
-        return ""
-    way = "--adapter-dtype fp32" if plan.adapts else "--dtype fp32"
-    return (
-        f"Parameters in float16 are trained, whose gradients no scaler takes: small ones become 0. "
-        f"Use {way} with --autocast --autocast-dtype fp16."
-    )
 
 
 def scaler_tensors(scaler: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -135,7 +124,3 @@ def left_out(step: int, before: float, now: float) -> str:
         f"Step {step} changed nothing: gradients overflowed float16 at a scale of {before:,.6g}, "
         f"and the next step has {now:,.6g}."
     )
-
-
-def _trains_float16(model: torch.nn.Module) -> bool:
-    return any(p.requires_grad and p.dtype == torch.float16 for p in model.parameters())

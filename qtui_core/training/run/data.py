@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.loading.model import folder_of
 from qtui_core.loading.text import Text, read_text
-from qtui_core.loading.tokens import Ids, Tokenizer
+from qtui_core.loading.tokens import Ids, Tokenizer, cut
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.source import ModelSource
 from qtui_core.quantities import plural
@@ -21,14 +22,6 @@ from qtui_core.quantities import plural
 BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
 #: The fewest tokens in which there is a next token to learn.
 _LEAST: Final = 2
-
-
-@dataclass(frozen=True)
-class _Tokenized:
-    """What a tokenizer requires of a model."""
-
-    folder: Path
-    vocabulary: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +59,17 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
         folder = Path(source.location).parent if source.is_configuration else folder_of(source)
-        tokenizer = Tokenizer(_Tokenized(folder, vocabulary))
+        tokenizer = Tokenizer(SimpleNamespace(folder=folder, vocabulary=vocabulary))
         found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
     except ModelError:
         if not source.is_configuration:
             raise
         raw = np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int64)
         found = Tokens(raw % vocabulary, "a byte a token", chr)
-    if not found.ids.size:
-        raise UsageError("The text has no tokens; take a longer one.")
     if found.ids.size < least:
         raise UsageError(
-            f"The text has {plural(found.ids.size, 'token')}; to learn which "
-            f"token is next needs {least} or more."
+            f"The text has {plural(found.ids.size, 'token')}, of {least} or more that are needed; "
+            f"take a longer one."
         )
     return found
 
@@ -87,14 +78,12 @@ def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator
     """Writes the next sequences of a text into `input_ids` `[batch, sequence]` of a batch at each
     iteration, and starts over at the end of the text. Allocates nothing on the device of the
     batch."""
-    into = batch["input_ids"]
-    places = np.arange(plan.tokens)
-    start = 0
+    into, places, start = batch["input_ids"], np.arange(plan.tokens), 0
     while True:
-        taken = ids[(start + places) % ids.size].reshape(plan.batch, plan.sequence)
+        rows = cut(ids.take(start + places, mode="wrap"), plan.sequence)
         if into.device.type == "cpu":
-            into.numpy()[:] = taken
+            into.numpy()[:] = rows
         else:
-            into.copy_(torch.from_numpy(taken))
+            into.copy_(torch.from_numpy(rows))
         start = (start + plan.tokens) % ids.size
         yield

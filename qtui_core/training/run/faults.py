@@ -121,15 +121,9 @@ def not_a_number(
         use = "--dtype bf16" if plan.dtype == "fp16" else "--autocast-dtype bf16"
         why = f"Float16 has no numbers beyond 65,504: use {use}."
     elif step == 1:
-        why = (
-            f"The weights are not finite before any step, or what is computed from them overflows "
-            f"{plan.dtype}: take another copy, or --dtype fp32."
-        )
+        why = "It is before any step: take another copy of the model, or --dtype fp32."
     else:
-        why = (
-            f"Steps of {plan.optimizer} at a learning rate of {rate:g} were too large: another "
-            f"--optimizer or --dtype fp32 may help."
-        )
+        why = f"{plan.optimizer} at {rate:g} took too large steps: another --optimizer may help."
     text = (
         f"The loss of step {step} is {'NaN' if math.isnan(loss) else 'infinite'}. {why} The run "
         f"goes on, so that memory and time are measured, and counts as failed."

@@ -21,7 +21,7 @@ from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, sampling
 from qtui_core.training.limits import rate_of, targets_without_modules
-from qtui_core.training.measuring.meters import Meter, clear_workspaces, held_on_cpu, open_meter
+from qtui_core.training.measuring.meters import Meter, clear_workspaces, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
@@ -32,14 +32,13 @@ from qtui_core.training.model.optimizers import (
     make_scaler,
     scale_of,
     shared_tables,
-    unscaled,
 )
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import load_weights, settle, warm_up
-from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
 from qtui_core.training.run.placement import Order
+from qtui_core.training.run.request import Controls
 from qtui_core.training.step import batch_of, infer, take_steps
 from qtui_core.training.tracing.tracker import ComponentOf, NamedTensors
 
@@ -207,8 +206,6 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         build.prepare_base(built, plan)
         stack.enter_context(build.kernels_of(plan))
         compare = _comparison(source, built, order, reporter)
-        for sentence in held_on_cpu(built.model, plan) if _on_cpu(order) else ():
-            reporter.say(sentence)
         names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
         if plan.adapts and (lacking := targets_without_modules(plan, names)):
@@ -234,10 +231,6 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         return finite
 
 
-def _on_cpu(order: Order) -> bool:
-    return order.placement.torch_device == "cpu"
-
-
 def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.Built:
     """The model on its device. If it is quantized on the way there, it is first on the host, which
     is not counted."""
@@ -257,7 +250,7 @@ def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.B
 def _quantize(built: build.Built, order: Order, reporter: PhaseReporter) -> None:
     plan, placement = order.plan, order.placement
     reporter.phase(QUANTIZE)
-    if not _on_cpu(order):
+    if placement.torch_device != "cpu":
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
@@ -306,8 +299,6 @@ def _train(
     reporter.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
     if scaler is not None:
         reporter.say("Gradients are scaled, as a Trainer with fp16=True does it.")
-    if left := unscaled(plan, built.model):
-        reporter.say(left)
     tokens = plan.tokens * plan.accumulation
     finite = True
     with closing(take_steps(built, optimizer, plan, batches, reporter, scaler)) as taken:
