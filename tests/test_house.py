@@ -28,7 +28,7 @@ CEILINGS = {
     "qtui_core/inspection, evaluation": 7057,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 5170,
+    "qtui_core/models, loading, packed": 5156,
     "qtui_core/quant": 6380,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4673,
