@@ -72,13 +72,10 @@ def _shares(root: Path) -> list[float]:
     top = root / "sys/fs/cgroup"
     lines = _text(root / "proc/self/cgroup").splitlines()
     own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
-    found = []
-    for group in (top / own, *(top / own).parents):
-        found.append(_text(group / "cpu.max").split())
-        if group == top:
-            break
-    first = [_text(top / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    pairs = [each for each in (*found, first) if len(each) == 2 and all(map(str.isdecimal, each))]
+    groups = [group for group in (top / own, *(top / own).parents) if group.is_relative_to(top)]
+    limits = [_text(group / "cpu.max").split() for group in groups]
+    limits.append([_text(top / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
+    pairs = [pair for pair in limits if len(pair) == 2 and all(map(str.isdecimal, pair))]
     return [int(quota) / int(period) for quota, period in pairs if int(period)]
 
 

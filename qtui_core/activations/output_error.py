@@ -135,9 +135,7 @@ def output_errors(
 def _change(x: Float32, way: ActivationScheme | None) -> Float32 | None:
     if way is None:
         return None
-    changed = quantize(x, way.scheme, model_absmax=way.extent).dequantize()
-    changed -= x
-    return changed
+    return quantize(x, way.scheme, model_absmax=way.extent).dequantize() - x
 
 
 def _channel_squares(y: Float32) -> Float64:

@@ -146,17 +146,8 @@ class ErrorReport:
     signal: float = 0.0
     outliers: OutlierReport | None = None
 
-    PRINTED = (
-        "scheme",
-        "bits_per_parameter",
-        "mse",
-        "relative_mse",
-        "sqnr_db",
-        "max_abs_error",
-        "gaussian_relative_mse",
-        "nonfinite",
-        "saturated",
-    )
+    PRINTED = ("scheme", "bits_per_parameter", "mse", "relative_mse", "sqnr_db", "max_abs_error",
+               "gaussian_relative_mse", "nonfinite", "saturated")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -62,26 +62,16 @@ def parse_limit(text: str, command: str) -> GateLimit:
 
 def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
     whose, _, short = name.rpartition(".")
-    for rows in GATED[command].rows:
-        for key in rows.figures:
-            if whose in ("", rows.name) and short in (key, FIGURES[key].alias or key):
-                return rows, FIGURES[key]
-    raise UsageError(
-        f"{quoted(name)} is no figure of `qtui {command}`, which has {_known_figures(command)}."
-    )
-
-
-def _known_figures(command: str) -> str:
-    """The names of the command's figures, with aliases in parentheses."""
     names: dict[str, str] = {}
     for rows in GATED[command].rows:
         for key in rows.figures:
             alias = FIGURES[key].alias
-            first = f"{key} ({alias})" if alias else key
-            names[f"{rows.name}.{key}" if key in names else key] = (
-                f"{rows.name}.{key}" if key in names else first
-            )
-    return ", ".join(names.values())
+            if whose in ("", rows.name) and short in (key, alias or key):
+                return rows, FIGURES[key]
+            full = key if key not in names else f"{rows.name}.{key}"
+            names[full] = f"{key} ({alias})" if alias and full == key else full
+    known = ", ".join(names.values())
+    raise UsageError(f"{quoted(name)} is no figure of `qtui {command}`, which has {known}.")
 
 
 def _factor(figure: GateFigure, unit: str, text: str) -> float:

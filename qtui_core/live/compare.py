@@ -20,27 +20,17 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 
 #: All phases a run may have, in order.
-ORDER: Final = (
-    IMPORT,
-    Phase.LOAD.value,
-    QUANTIZE,
-    *(phase.value for phase in list(Phase)[1:]),
-    COMPARE,
-)
+ORDER: Final = (IMPORT, Phase.LOAD.value, QUANTIZE, *[p.value for p in list(Phase)[1:]], COMPARE)
 _ACTIVATIONS: Final = Component.ACTIVATIONS.value
 _CACHE: Final = Component.CACHE.value
 _GRADIENTS: Final = Component.GRADIENTS.value
 _STATES: Final = Component.OPTIMIZER.value
 #: Components whose storages a run can name; the run has no such component if it names none.
-_NAMEABLE: Final = (
-    Component.WEIGHTS.value,
-    Component.QUANTIZATION.value,
-    Component.ADAPTERS.value,
-    Component.BUFFERS.value,
-    _STATES,
-    _GRADIENTS,
-    Component.INPUTS.value,
-)
+_NAMEABLE: Final = tuple(
+    component.value
+    for component in (Component.WEIGHTS, Component.QUANTIZATION, Component.ADAPTERS,
+                      Component.BUFFERS, Component.OPTIMIZER, Component.GRADIENTS, Component.INPUTS)
+)  # fmt: skip
 #: Phases in which the model does not change.
 _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
 #: Names of the bytes that belong to no named storage: the rest of what is allocated.
@@ -120,8 +110,7 @@ def _mark(state: RunState, phase: str, *, peak: bool) -> PhaseEnded | None:
     """The last mark of a phase or, with `peak`, the one with the highest peak. For the load it is
     the mark of the load or of the quantization after it, whichever holds more."""
     names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
-    phases = [entry for name in names if (entry := state.measured(name)) is not None]
-    marks = [entry.most if peak else entry.last for entry in phases]
+    marks = [p.most if peak else p.last for p in state.phases if p.name in names]
     return max(marks, key=lambda mark: mark.peak_allocated_bytes, default=None)
 
 

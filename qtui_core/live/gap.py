@@ -119,12 +119,13 @@ def gap(predicted: Predicted, figures: Measured) -> tuple[Level, ...]:
     allocated = _allocated(predicted, figures)
     if "tensors" in (figures.counted, predicted.counted):
         why = "On a CPU bytes of live tensors are counted, and {} does not exist there."
-        return (
-            allocated,
-            Level("reserved", None, None, (), why.format("an allocator with segments")),
-            Level("process", None, None, (), why.format("a context of CUDA")),
-            Level("device", None, None, (), why.format("a device with memory of its own")),
-        )
+        absent = {
+            "reserved": "an allocator with segments",
+            "process": "a context of CUDA",
+            "device": "a device with memory of its own",
+        }
+        levels = (Level(n, None, None, (), why.format(what)) for n, what in absent.items())
+        return allocated, *levels
     reserved = _above(
         allocated, "reserved", "What is reserved",
         (predicted.peak_reserved_bytes, figures.peak_reserved_bytes), SLACK,

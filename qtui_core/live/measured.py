@@ -43,18 +43,11 @@ class Measured:
     losses: tuple[float | None, ...] = ()
 
     PRINTED = (
-        "counted",
-        "resident_bytes",
-        "peak_allocated_bytes",
+        "counted", "resident_bytes", "peak_allocated_bytes",
         ("peak_phase", lambda found: found.peak and found.peak.phase),
-        "peak_reserved_bytes",
-        "process_bytes",
-        "device_used_bytes",
-        "context_bytes",
-        "step_seconds",
-        "tokens_per_second",
-        ("loss", "losses"),
-    )
+        "peak_reserved_bytes", "process_bytes", "device_used_bytes", "context_bytes",
+        "step_seconds", "tokens_per_second", ("loss", "losses"),
+    )  # fmt: skip
 
     @property
     def peak_allocated_bytes(self) -> int | None:

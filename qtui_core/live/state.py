@@ -93,15 +93,9 @@ class Series:
 
 
 def _larger(first: Moment, second: Moment) -> Moment:
-    return Moment(
-        first.seconds,
-        first.step,
-        first.phase,
-        _most(first.allocated, second.allocated),
-        _most(first.reserved, second.reserved),
-        _most(first.process, second.process),
-        _most(first.device, second.device),
-    )
+    names = ("allocated", "reserved", "process", "device")
+    levels: dict[str, Any] = {n: _most(getattr(first, n), getattr(second, n)) for n in names}
+    return replace(first, **levels)
 
 
 def _most(first: int | None, second: int | None) -> int | None:

@@ -86,18 +86,16 @@ def read_config(
     if name not in names:
         return None
     config, beside = (
-        _object(place.file(file)) if file in names else {} for file in (name, QUANT_CONFIG)
+        load_object(read_text_file(path), f"The configuration {quoted(path)}", unique=False)
+        if file in names and (path := place.file(file))
+        else {}
+        for file in (name, QUANT_CONFIG)
     )
     config.pop(DESCRIBED_IN, None)  # which only what is made of another file has
     settings = beside.get("quantization")
     if isinstance(settings, dict) and settings and quantization_config(config) is None:
         config["quantization_config"] = {"quant_method": "modelopt", **settings}
     return config
-
-
-def _object(file: Path) -> dict[str, Any]:
-    what = f"The configuration {quoted(file)}"
-    return load_object(read_text_file(file), what, unique=False)
 
 
 def named_files(

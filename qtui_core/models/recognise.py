@@ -32,6 +32,11 @@ _TITLES = {
     "mxfp4": "MXFP4",
     "bitnet": "BitNet ternary",
 }
+#: What a config may call what its names alone call otherwise.
+_DIALECTS = {
+    **dict.fromkeys(("gptq", "awq"), ("gptq", "awq")),
+    **dict.fromkeys(("fp8", "int8"), ("compressed-tensors", "fbgemm_fp8")),
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,10 @@ def recognise(
         if declared is None:
             return None
         return QuantizationInfo(declared, _announced(declared, settings, bool(tensors)))
-    method = _refine(packed, declared)
+    # The names decide between families; the config between dialects of the same names.
+    method = packed.method
+    if declared in _DIALECTS.get(method, ()):
+        method = str(declared)
     return QuantizationInfo(
         method=method,
         detail=_detail(method, packed, settings, tensors),
@@ -126,17 +134,6 @@ def declared_method(settings: Mapping[str, Any] | None) -> str | None:
             return "modelopt"  # whose exporter has not always named itself
         return "bitsandbytes" if method else None
     return (printable(method[:40]) or None) if isinstance(method, str) else None
-
-
-def _refine(packed: Packed, declared: str | None) -> str:
-    """The names decide between families; the config between dialects of the same names."""
-    for names, dialects in (
-        (("gptq", "awq"), ("gptq", "awq")),
-        (("fp8", "int8"), ("compressed-tensors", "fbgemm_fp8")),
-    ):
-        if packed.method in names and declared in dialects:
-            return declared
-    return packed.method
 
 
 def _announced(method: str, settings: Mapping[str, Any] | None, has_tensors: bool) -> str:

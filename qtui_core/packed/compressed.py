@@ -60,8 +60,9 @@ def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
         if not isinstance(weights, dict):
             continue
         targets = group.get("targets")
-        for target in targets if isinstance(targets, list) else ():
-            if _names(str(target), module):
+        for target in map(str, targets if isinstance(targets, list) else ()):
+            pattern = target.removeprefix("re:")
+            if matches(pattern, module) if pattern != target else target == module:
                 return weights
         fallback = fallback or weights
     if fallback is None:
@@ -72,12 +73,6 @@ def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
             "which compressed-tensors weights cannot be read",
         )
     return fallback
-
-
-def _names(target: str, module: str) -> bool:
-    if not target.startswith("re:"):
-        return target == module
-    return matches(target.removeprefix("re:"), module)
 
 
 def _form(source: ModelSource, code: str) -> str:

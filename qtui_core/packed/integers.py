@@ -58,11 +58,70 @@ def describe_awq(source: ModelSource, code: str) -> Description:
         stored = f"AWQ codes of {quoted(bits)} bits in the packing {quoted(version)}"
         raise cannot_decode(source, code, f"{stored}; qtui decodes 4 bits in gemm")
     inputs, words = matrix_of(source, code)
-    granularity = _granularity(source, code, inputs)
     rule = "full" if settings.get("zero_point") is False else "asym"
-    return Description(
-        (8 * words, inputs), f"AWQ 4 bits {granularity}", f"int4:{granularity}:{rule}"
-    )
+    return _described(source, code, "AWQ", (8 * words, inputs), 4, rule)
+
+
+def describe_gptq(source: ModelSource, code: str) -> Description:
+    """The shape `(out, in)`, the bits and the group size of a weight.
+
+    Raises:
+        ModelError: the bits are unknown or not 2, 3, 4 or 8, or there are no scales.
+    """
+    settings = quantization_config(source.config) or {}
+    bits = _bits(source, code)
+    rows, columns = matrix_of(source, code)
+    rule = "asym" if settings.get("sym") is False else "full"
+    ordered = " act-order" if settings.get("desc_act") is True else ""
+    return _described(source, code, "GPTQ", (columns, 32 * rows // bits), bits, rule, ordered)
+
+
+def _described(
+    source: ModelSource, code: str, name: str, shape: tuple[int, int], bits: int, rule: str,
+    more: str = "",
+) -> Description:  # fmt: skip
+    """With the granularity that the stored scales make."""
+    scales = source.tensors.get(f"{code.removesuffix('qweight')}scales")
+    if scales is None or len(scales.shape) != 2 or not scales.elements:
+        raise cannot_decode(source, code, "its scales are missing or not a matrix")
+    size = -(-shape[1] // scales.shape[0])
+    granularity = "row" if size >= shape[1] else f"group{size}"
+    words = f"{name} {bits} bits {granularity}{more}"
+    return Description(shape, words, f"int{bits}:{granularity}:{rule}")
+
+
+def _bits(source: ModelSource, code: str) -> int:
+    """The bits of a code: from the config, of this module (in GPTQModel's `dynamic` rules, of which
+    only exact names are matched) or of all, else from the shape of the zero points."""
+    stem = code.removesuffix("qweight")
+    settings = quantization_config(source.config) or {}
+    dynamic = settings.get("dynamic")
+    own = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
+    bits = own.get("bits") if isinstance(own, dict) else None
+    bits = settings.get("bits") if bits is None else bits
+    if bits is None:
+        scales, zeros = source.tensors.get(f"{stem}scales"), source.tensors.get(f"{stem}qzeros")
+        if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
+            bits = 32 * zeros.shape[1] // scales.shape[1]
+    if type(bits) is not int or bits not in BITS:
+        stored = f"GPTQ codes of {bits!s:.20} bits"
+        raise cannot_decode(source, code, f"{stored}; qtui decodes 2, 3, 4 and 8")
+    return bits
+
+
+def _scales_and_zeros(parts: StoredTensors, width: int) -> tuple[Float32, Array | None]:
+    """The scales `[groups, out]` of a weight, and the words of its zero points `[groups, width]`,
+    if it has any."""
+    stem = parts.code.removesuffix("qweight")
+    scales = parts.floats(f"{stem}scales")
+    if scales.ndim != 2 or scales.shape[1] != parts.shape[0] or not len(scales):
+        raise parts.fault(f"its scales are of shape {scales.shape}, for {parts.shape[0]:,} outputs")
+    if f"{stem}qzeros" not in parts.source.tensors:
+        return scales, None
+    zeros, groups = parts.words(f"{stem}qzeros"), len(scales)
+    if zeros.shape != (groups, width):
+        raise parts.fault(f"its zero points are of shape {zeros.shape}, for {groups:,} groups")
+    return scales, zeros
 
 
 class AwqDecoder:
@@ -70,21 +129,16 @@ class AwqDecoder:
 
     def __init__(self, parts: StoredTensors) -> None:
         out, inputs = parts.shape
-        stem = parts.code.removesuffix("qweight")
         self._codes = parts.words(parts.code)
-        self._scales = _scales(parts)
+        self._scales, zeros = _scales_and_zeros(parts, out // 8)
         groups = len(self._scales)
         if inputs % groups:
             raise parts.fault(f"{inputs:,} inputs do not divide into its {groups:,} groups")
         self._size = inputs // groups
-        if f"{stem}qzeros" not in parts.source.tensors:
-            # Symmetric quantization: the zero point is the middle code.
-            self._zeros = np.full((groups, out), 8, np.float32)
-            return
-        zeros = parts.words(f"{stem}qzeros")
-        if zeros.shape != (groups, out // 8):
-            raise parts.fault(f"its zero points are of shape {zeros.shape}, for {groups:,} groups")
-        self._zeros = _nibbles(zeros).astype(np.float32)
+        # Symmetric quantization: the zero point is the middle code.
+        self._zeros: Float32 = np.full((groups, out), 8, np.float32)
+        if zeros is not None:
+            self._zeros = _nibbles(zeros).astype(np.float32)
 
     def rows(self, start: int, stop: int) -> Float32:
         first = start // 8
@@ -104,106 +158,38 @@ def _nibbles(words: Array) -> Array:
     return nibbles.astype(np.uint8).reshape(len(words), -1)
 
 
-def _granularity(source: ModelSource, code: str, inputs: int) -> str:
-    """The granularity in the text of a scheme: the groups that the stored scales make."""
-    scales = source.tensors.get(f"{code.removesuffix('qweight')}scales")
-    if scales is None or len(scales.shape) != 2 or not scales.elements:
-        raise cannot_decode(source, code, "its scales are missing or not a matrix")
-    size = -(-inputs // scales.shape[0])
-    return "row" if size >= inputs else f"group{size}"
-
-
-def _scales(parts: StoredTensors) -> Float32:
-    """The scales `[groups, out]` of a weight."""
-    scales = parts.floats(f"{parts.code.removesuffix('qweight')}scales")
-    if scales.ndim != 2 or scales.shape[1] != parts.shape[0] or not len(scales):
-        raise parts.fault(f"its scales are of shape {scales.shape}, for {parts.shape[0]:,} outputs")
-    return scales
-
-
-def describe_gptq(source: ModelSource, code: str) -> Description:
-    """The shape `(out, in)`, the bits and the group size of a weight.
-
-    Raises:
-        ModelError: the bits are unknown or not 2, 3, 4 or 8, or there are no scales.
-    """
-    settings = quantization_config(source.config) or {}
-    bits = _bits(source, code)
-    rows, columns = matrix_of(source, code)
-    inputs = 32 * rows // bits
-    granularity = _granularity(source, code, inputs)
-    rule = "asym" if settings.get("sym") is False else "full"
-    ordered = " act-order" if settings.get("desc_act") is True else ""
-    return Description(
-        (columns, inputs),
-        f"GPTQ {bits} bits {granularity}{ordered}",
-        f"int{bits}:{granularity}:{rule}",
-    )
-
-
-def _bits(source: ModelSource, code: str) -> int:
-    """The bits of a code: from the config, of this module or of all, else from the shape of the
-    zero points."""
-    stem = code.removesuffix("qweight")
-    settings = quantization_config(source.config) or {}
-    bits = _settings_of(settings, stem).get("bits", settings.get("bits"))
-    if bits is None:
-        scales, zeros = source.tensors.get(f"{stem}scales"), source.tensors.get(f"{stem}qzeros")
-        if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
-            bits = 32 * zeros.shape[1] // scales.shape[1]
-    if type(bits) is not int or bits not in BITS:
-        raise cannot_decode(
-            source, code, f"GPTQ codes of {bits!s:.20} bits; qtui decodes 2, 3, 4 and 8"
-        )
-    return bits
-
-
-def _settings_of(settings: Mapping[str, Any], stem: str) -> Mapping[str, Any]:
-    """The settings of one module in GPTQModel's `dynamic` rules; only exact names are matched."""
-    dynamic = settings.get("dynamic")
-    own = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
-    return own if isinstance(own, dict) else {}
-
-
 class GptqDecoder:
     """Decodes any rows of a weight: columns of the stored matrix."""
 
     def __init__(self, parts: StoredTensors) -> None:
-        out, inputs = parts.shape
-        stem = parts.code.removesuffix("qweight")
+        out, self._inputs = parts.shape
         settings = quantization_config(parts.source.config) or {}
-        self._inputs = inputs
         self._bits = bits = _bits(parts.source, parts.code)
         self._codes = parts.words(parts.code)
-        if self._codes.shape[0] != words_of(inputs, bits):
+        if self._codes.shape[0] != words_of(self._inputs, bits):
             raise parts.fault(
-                f"{self._codes.shape[0]:,} rows of words do not hold {inputs:,} inputs of "
+                f"{self._codes.shape[0]:,} rows of words do not hold {self._inputs:,} inputs of "
                 f"{bits} bits; it was cut off, or packed another way"
             )
-        self._scales = _scales(parts)
-        groups = len(self._scales)
-        words = parts.words(f"{stem}qzeros")
-        if words.shape != (groups, words_of(out, bits)):
-            raise parts.fault(f"its zero points are of shape {words.shape}, for {groups:,} groups")
+        self._scales, words = _scales_and_zeros(parts, words_of(out, bits))
+        if words is None:
+            raise parts.fault("its zero points are missing")
         self._zeros = unpack_down(words.T, bits, out).T
         if settings.get("checkpoint_format", "gptq") != "gptq_v2":
             # v1 stores the zero points less one, modulo 2^bits; the addition wraps in the same way.
             self._zeros = (self._zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
-        self._group = _groups_of_inputs(parts, f"{stem}g_idx", inputs, groups, settings)
+        self._group = _groups_of_inputs(parts, len(self._scales), settings)
 
     def rows(self, start: int, stop: int) -> Float32:
-        codes = unpack_down(self._codes[:, start:stop], self._bits, self._inputs)
-        zeros = self._zeros[:, start:stop].astype(np.float32)[self._group]
-        values = codes.astype(np.float32)
-        values -= zeros
+        values = unpack_down(self._codes[:, start:stop], self._bits, self._inputs).astype("f4")
+        values -= self._zeros[:, start:stop].astype(np.float32)[self._group]
         values *= self._scales[:, start:stop][self._group]
         return np.ascontiguousarray(values.T)
 
 
-def _groups_of_inputs(
-    parts: StoredTensors, name: str, inputs: int, groups: int, settings: Mapping[str, Any]
-) -> Array:
+def _groups_of_inputs(parts: StoredTensors, groups: int, settings: Mapping[str, Any]) -> Array:
     """int64 `[in]`: the group of each input."""
+    inputs, name = parts.shape[1], f"{parts.code.removesuffix('qweight')}g_idx"
     if name in parts.source.tensors and parts.info(name).elements:
         index = parts.integers(name).astype(np.int64)
         if index.shape != (inputs,) or index.min() < 0 or index.max() >= groups:

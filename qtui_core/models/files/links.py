@@ -34,7 +34,7 @@ def followed(folder: Path, name: str, chosen: Path | None = None) -> Path:
     homes = [os.path.realpath(folder)]
     if chosen is not None:
         homes.append(os.path.dirname(os.path.realpath(chosen)))
-    if any(_is_below(real, home) for home in homes) or _is_blob(real):
+    if any(real.startswith(home.rstrip(os.sep) + os.sep) for home in homes) or _is_blob(real):
         return path
     raise ModelError(
         f"{quoted(path)} is a link to {quoted(real)}, which is outside the model's folder; such a "
@@ -50,10 +50,6 @@ def check_tokenizer_links(folder: Path) -> None:
         for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
             if name.lower().endswith(ends):
                 followed(folder, os.path.relpath(place / name, folder))
-
-
-def _is_below(real: str, home: str) -> bool:
-    return real.startswith(home.rstrip(os.sep) + os.sep)
 
 
 def _is_blob(real: str) -> bool:
