@@ -14,7 +14,7 @@ from qtui_core.files import without_waiting
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
 from qtui_core.inspection.inspect import is_quantizable, refuse_model_scale
 from qtui_core.models import ModelSource, TensorInfo
-from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.quoting import quoted
 from qtui_core.quant import quantize, quantized_bytes
 from qtui_core.quant.elements import Float32, RowSource
 from qtui_core.schemes.scheme import Scheme
@@ -183,16 +183,12 @@ def assigned(
 ) -> QuantizedWeights:
     """The change by an assignment. Raises UsageError if it names something that is not a matrix of
     the model, or a scheme with one scale for the whole model."""
-    if wrong := [n for n in schemes if n not in source.tensors]:
-        raise UsageError(
-            f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
-            f"another model."
-        )
     refuse_model_scale(scheme for scheme in schemes.values() if scheme is not None)
     for tensor, scheme in schemes.items():
-        if scheme is not None and not is_quantizable(source.tensors[tensor]):
+        info = source.tensors.get(tensor)
+        if info is None or (scheme is not None and not is_quantizable(info)):
             raise UsageError(
-                f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
-                f"is applied to: only matrices of plain numbers are quantized."
+                f"The assignment names {quoted(tensor)}, which is no matrix of plain numbers of "
+                f"{source.id}: is it of another model?"
             )
     return QuantizedWeights(name, source, lambda info: schemes.get(info.name), alone=schemes)

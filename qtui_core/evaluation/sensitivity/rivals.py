@@ -82,8 +82,7 @@ def _heads(tensors: Sequence[RecipeTensor], config: Mapping[str, Any]) -> tuple[
     if heads and config.get("tie_word_embeddings") is not True:
         return heads, f"{rule} {heads[0]}"
     # The embedding of tokens has more rows than those of positions and kinds of tokens.
-    embeddings = sorted((t for t in tensors if t.is_embedding), key=lambda t: -t.rows)
-    if not embeddings:
+    table = max((t for t in tensors if t.is_embedding), key=lambda t: t.rows, default=None)
+    if table is None:
         return [], "not evaluated: no tensor is known as the head of this model"
-    name = embeddings[0].name
-    return [name, *heads], f"{rule} {name}, which is the head too (tied)"
+    return [table.name, *heads], f"{rule} {table.name}, which is the head too (tied)"
