@@ -18,14 +18,14 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3436,
+    "qtui/cli": 3435,
     "qtui/engine": 6266,
     "qtui/report": 6460,
     "qtui/screen": 7659,
     "qtui/tui": 20927,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 3155,
-    "qtui_core/inspection, evaluation": 6378,
+    "qtui_core/inspection, evaluation": 6352,
     "qtui_core/lab": 5728,
     "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 5706,

@@ -18,7 +18,7 @@ from qtui_core.inspection.adapters.merging import (
     round_stored,
 )
 from qtui_core.inspection.adapters.reading import read_adapter
-from qtui_core.inspection.adapters.report import (
+from qtui_core.inspection.adapters.survival import (
     APART,
     BASE,
     MERGED,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qtui.report.document import Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_shape, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.adapters.report import (
+from qtui_core.inspection.adapters.survival import (
     ERASED,
     AdapterReport,
     ChangedWeight,

@@ -17,9 +17,8 @@ from test_evaluation_scores import begun_of, part_of, parts_of
 from qtui_core.codec import printed
 from qtui_core.evaluation.conclude import beyond_chance
 from qtui_core.evaluation.sensitivity.assign import assign_schemes, weigh
-from qtui_core.evaluation.sensitivity.judgement import judge
+from qtui_core.evaluation.sensitivity.judgement import THE_ASSIGNMENT, judge, nearest, rivals_of
 from qtui_core.evaluation.sensitivity.report import FrontierPoint, UniformPoint
-from qtui_core.evaluation.sensitivity.rivals import THE_ASSIGNMENT, nearest, rivals_of
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
 from qtui_core.schemes.scheme import Scheme

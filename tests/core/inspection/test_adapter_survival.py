@@ -13,13 +13,13 @@ from told_truly import faults_of
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
-from qtui_core.inspection.adapters.report import (
+from qtui_core.inspection.adapters.survival import (
     DivergenceRow,
     MergedDivergence,
     UpdateSurvival,
     conclude_adapter,
+    survey,
 )
-from qtui_core.inspection.adapters.survival import survey
 from qtui_core.models import open_model
 from qtui_core.models.opening_adapter import open_adapter
 from qtui_core.quant import Scheme, quantize
