@@ -21,10 +21,6 @@ from qtui_core.schemes.scheme import Scheme
 
 #: The largest file with an assignment: one of a hundred thousand tensors takes about 10 MB.
 _MOST_BYTES = 64 << 20
-_HELP = (
-    "write one with `qtui inspect MODEL --sensitivity --json -o FILE`, or an object of tensor "
-    "names and schemes"
-)
 
 
 @dataclass(frozen=True)
@@ -146,10 +142,8 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
         return scheme if is_quantizable(info) and not kept else None
 
     if not any(map(scheme_of, source.tensors.values())):
-        already = ""
-        if source.quantization is not None:
-            already = f" It is quantized already: qtui eval ORIGINAL --against {source.id}."
-        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.{already}")
+        already = " (it is quantized already)" if source.quantization else ""
+        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize{already}.")
     return QuantizedWeights(str(scheme), source, scheme_of)
 
 
@@ -165,16 +159,19 @@ def read_assignment(path: str) -> dict[str, Scheme | None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"The assignment {path!r} cannot be read: {reason}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The assignment {path!r} is no JSON: {_HELP}.") from error
+    except (ValueError, RecursionError):
+        read = None
     report = read.get("sensitivity") if isinstance(read, dict) else None
     if isinstance(report, dict):
         rows = report.get("assignment")
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         read = {str(row.get("tensor")): row.get("scheme") for row in rows}
-    known = isinstance(read, dict) and all(isinstance(name, str) for name in read)
-    if not known or not read or not all(isinstance(text, str | None) for text in read.values()):
-        raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")
+    known = isinstance(read, dict) and all(isinstance(s, str | None) for s in read.values())
+    if not (known and read):
+        raise UsageError(
+            f"{path!r} has no assignment of schemes to tensors: write one with `qtui inspect MODEL "
+            f"--sensitivity --json -o FILE`, or an object of tensor names and schemes."
+        )
     return {name: None if text is None else Scheme.parse(text) for name, text in read.items()}
 
 

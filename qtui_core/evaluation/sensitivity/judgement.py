@@ -254,15 +254,10 @@ def _verdict(
         )
     if any(not beaten(row, fitting) for row in others):
         take = simplest(fitting)
-        differ = (
-            f"cannot be told apart (KL {mine} and {short_figures(take.row)}, {_apart(take)}, where "
-            f"{limit:.1f} count)"
-        )
-        if take.difference is not None and not take.difference.difference:
-            differ = f"have the same divergence (KL {mine})"
         return take, (
-            f"{on} and {take.name} {differ}, so the assignment gains nothing that this text shows: "
-            f"take {take.name}, which is simpler."
+            f"{on} and {take.name} cannot be told apart (KL {mine} and {short_figures(take.row)}, "
+            f"{_apart(take)}, where {limit:.1f} count), so the assignment gains nothing that this "
+            f"text shows: take {take.name}, which is simpler."
         )
     return own, (
         f"{on} is the best of its bytes: {figures_of(own.row)}, {_apart(best)} below {best.name} "

@@ -113,8 +113,7 @@ class ChangedWeight:
         rank: None for a weight that the adapter replaces.
         read: elements that were read.
         power: sum of the squared base.
-        update: sum of the squared update, before the sum is rounded to the stored dtype.
-        rounding: sum of the squared error of that rounding.
+        update: sum of the squared update, before it is rounded to the stored dtype.
         ways: what survives, in the order of the report's ways; empty for what is not quantized:
             norms, biases, embeddings and heads.
     """
@@ -126,14 +125,12 @@ class ChangedWeight:
     read: int
     power: float
     update: float
-    rounding: float
     ways: tuple[UpdateSurvival, ...]
 
     PRINTED = (
         *("name", "shape", "rank", "parameters"),
         ("sampled_parameters", "read"),
         ("update_over_weight", "relative"),
-        "rounding_over_update",
         ("merges", "ways"),
     )
 
@@ -141,10 +138,6 @@ class ChangedWeight:
     def relative(self) -> float | None:
         """The size of the update over the size of the weight."""
         return ratio(self.update, self.power)
-
-    @property
-    def rounding_over_update(self) -> float | None:
-        return ratio(self.rounding, self.update)
 
 
 @dataclass(frozen=True)
@@ -238,7 +231,6 @@ class AdapterReport:
                 "trained_on",
                 ("merged_as", "merging"),
                 ("update_over_weight", "relative"),
-                "rounding_over_update",
             ),
         ),
         "sample",
@@ -258,11 +250,6 @@ class AdapterReport:
     def relative(self) -> float | None:
         """The size of the update over that of the weights it changes."""
         return ratio(sum(w.update for w in self.weights), sum(w.power for w in self.weights))
-
-    @property
-    def rounding_over_update(self) -> float | None:
-        """The error of rounding the sum to the stored dtype, in sizes of the update."""
-        return ratio(sum(w.rounding for w in self.weights), sum(w.update for w in self.weights))
 
 
 def survey(
@@ -353,7 +340,6 @@ def _measured(
         read=int(base.size),
         power=scale * difference.squared_a,
         update=scale * difference.error,
-        rounding=scale * sums(exact, stored).error,
         ways=tuple(way.scaled(scale) for way in survivals()) if is_quantized(info) else (),
     )
 
