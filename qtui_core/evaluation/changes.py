@@ -107,8 +107,7 @@ class OtherCheckpoint(WeightChange):
                 f"{quoted(name)} is {mine} in {source.id} and {theirs} in {other.id}: --against "
                 f"takes a checkpoint of the same model."
             )
-        self.missing = found.only_a
-        self.notes = found.notes
+        self.missing, self.notes = found.only_a, found.notes
 
     def values(self, weight: StoredWeight) -> Float32:
         pair = self._pairs.get(weight.info.name)
@@ -131,11 +130,8 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
     matrices = [info.name for info in source.tensors.values() if is_quantizable(info)]
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in matrices):
-            raise UsageError(
-                f"--keep {pattern!r} matches no matrix of {source.id}. Names look like "
-                f"{matrices[len(matrices) // 2] if matrices else 'lm_head.weight'!r}; `*` matches "
-                f"any characters."
-            )
+            like = f"Names look like {matrices[len(matrices) // 2]!r}." if matrices else ""
+            raise UsageError(f"--keep {pattern!r} matches no matrix of {source.id}. {like}")
 
     def scheme_of(info: TensorInfo) -> Scheme | None:
         kept = any(fnmatchcase(info.name, pattern) for pattern in keep)

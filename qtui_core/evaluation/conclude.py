@@ -68,9 +68,9 @@ def conclude_evaluation(
         ended: "done", "stopped", or "" while it runs.
     """
     parts, tokens = [], windows * begun.text.scored
+    if len(rows) < 2 and ended != "stopped":
+        return "No candidate has read the text yet."
     if len(rows) < 2:
-        if ended != "stopped":
-            return "No candidate has read the text yet."
         return (
             "Stopped before the first candidate had read a window, so nothing is known: run it "
             "again, or continue a recording with --resume."

@@ -125,9 +125,10 @@ def _prepare(
         changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
     notes: list[str] = []
     # Named by their files, whose names are often the same in different folders.
-    short = [Path(path).name for path in chosen]
-    names = short if len(set(short)) == len(short) else list(chosen)
-    changes += [assigned(*each, source) for each in zip(names, chosen.values(), strict=True)]
+    short = {Path(path).name for path in chosen}
+    for path, schemes in chosen.items():
+        name = Path(path).name if len(short) == len(chosen) else path
+        changes.append(assigned(name, schemes, source))
     changes += [assigned(each.name, each.schemes, source) for each in settings.given]
     if settings.against is not None:
         other = stack.enter_context(open_model(settings.against))

@@ -275,7 +275,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
             for (tensor, index), own in zip(chosen, windows, strict=True)
         ),
         frontier=_curve(weighing, frontier),
-        uniform=_uniform(weighing, frontier),
+        uniform=_uniform(weighing),
         conclusion="",
         read=weighing.read,
         stderr=_stderr([rows for own in windows for rows in own]),
@@ -308,15 +308,11 @@ def _curve(weighing: Weighing, frontier: Frontier) -> tuple[FrontierPoint, ...]:
     return tuple(_point(weighing, int(sizes[i]), float(errors[i])) for i in at)
 
 
-def _uniform(weighing: Weighing, frontier: Frontier) -> tuple[UniformPoint, ...]:
+def _uniform(weighing: Weighing) -> tuple[UniformPoint, ...]:
     points = []
     for index, scheme in enumerate(weighing.tensors[0].schemes if weighing.tensors else ()):
+        options = [tensor.options[index] for tensor in weighing.tensors]
+        nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
         if scheme is not None:
-            options = [tensor.options[index] for tensor in weighing.tensors]
-            nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
-            own = assigned = _point(weighing, nbytes, error)
-            best = frontier.best_within(nbytes)
-            if best is not None and best.error < error:
-                assigned = _point(weighing, best.nbytes, best.error)
-            points.append(UniformPoint(scheme, own, assigned))
+            points.append(UniformPoint(scheme, _point(weighing, nbytes, error)))
     return tuple(points)

@@ -227,12 +227,10 @@ def _verdict(
     best = min(others, key=_order, default=None)
     if own.row.kl_mean is None:
         bad = f"The assignment gives logits that are not finite for {own.row.nonfinite:,} of the"
-        if best is None:
-            return None, (
-                f"{bad} tokens, and nothing else in its bytes gives finite ones: name schemes that "
-                f"reach further."
-            )
-        return best, f"{bad} tokens: take {best.name} instead, {figures_of(best.row)}."
+        advice = "name schemes that reach further, as nothing else in its bytes gives finite ones"
+        if best is not None:
+            advice = f"take {best.name} instead, {figures_of(best.row)}"
+        return best, f"{bad} tokens: {advice}."
     on = f"On {windows_of(windows).replace(' window', ' held-out window')} the assignment"
     if best is None:
         return own, (

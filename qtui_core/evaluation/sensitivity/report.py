@@ -61,18 +61,12 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class UniformPoint:
-    """One scheme for every tensor, and what an assignment with the same bytes achieves."""
+    """One scheme for every tensor."""
 
     scheme: str
     point: FrontierPoint
-    assigned: FrontierPoint
 
-    PRINTED = (
-        *("scheme", ("", "point")),
-        ("assigned_bytes", "assigned.nbytes"),
-        ("assigned_sqnr_db", "assigned.sqnr_db"),
-        ("assigned_kl_sum", lambda row: row.assigned.error if row.assigned.nats else None),
-    )
+    PRINTED = ("scheme", ("", "point"))
 
 
 @dataclass(frozen=True)
@@ -127,12 +121,8 @@ def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
     counts = Counter(choice.scheme or AS_STORED for choice in choices)
-    parts = [
-        f"{plural(count, 'tensor')} {AS_STORED}"
-        if scheme == AS_STORED
-        else f"{scheme} for {plural(count, 'tensor')}"
-        for scheme, count in counts.most_common(3)
-    ]
+    tensors = [(scheme, plural(count, "tensor")) for scheme, count in counts.most_common(3)]
+    parts = [f"{n} {s}" if s == AS_STORED else f"{s} for {n}" for s, n in tensors]
     if len(counts) > 3:
         parts.append(f"{len(counts) - 3} other schemes for the rest")
     broken = f"{not_finite(nonfinite, 'in float32')}. " if nonfinite else ""

@@ -86,10 +86,8 @@ class LoraSettings:
     @property
     def words(self) -> str:
         """`LoRA, rank 8, alpha 16`."""
-        kind = "DoRA" if self.dora else "LoRA"
-        many = " and others" if self.ranks or self.alphas else ""
-        form = ", rsLoRA's scale" if self.rslora else ""
-        return f"{kind}, rank {self.rank}, alpha {self.alpha:g}{many}{form}"
+        form = f"{' and others' * bool(self.ranks or self.alphas)}{', rsLoRA' * self.rslora}"
+        return f"{'DoRA' if self.dora else 'LoRA'}, rank {self.rank}, alpha {self.alpha:g}{form}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from qtui_core.inspection.census import take_census
 from qtui_core.inspection.comparison.difference import sums
 from qtui_core.inspection.inspect import refuse_model_scale
 from qtui_core.inspection.report import Census
-from qtui_core.inspection.sample import limit_of, read_strips, sample_rows, strips_of
+from qtui_core.inspection.sample import limit_of, read_strips, sample_rows
 from qtui_core.inspection.sentences import describe_sample, not_finite, recommended
 from qtui_core.job import IDLE, Job
 from qtui_core.models.files.arrays import RowReader
@@ -196,7 +196,6 @@ class AdapterReport:
     """An adapter merged into a base and quantized.
 
     Attributes:
-        words: what the adapter is; `nbytes` are those of its tensors.
         trained_on: the scheme of the base in training; "" for the base as stored.
         merging, sample: how it is merged, and what was read, as sentences.
         ways: all weights together, and their `bits` per parameter of those that change.
@@ -296,7 +295,7 @@ def _measured(
 ) -> ChangedWeight:
     info, update = merged.info, merged.update
     rows = RowReader(merge.base, info.name)
-    strips = sample_rows(*rows.shape, limit, strips_of(merge.base.origin)).strips
+    strips = sample_rows(*rows.shape, limit, merge.base.origin).strips
     base = read_strips(rows, strips)
     if broken := int(np.count_nonzero(~np.isfinite(base))):
         where = f"in {quoted(info.name)} of {quoted(merge.base.id)}"

@@ -14,7 +14,7 @@ from qtui_core.inspection.census import take_census
 from qtui_core.inspection.comparison.difference import Difference, difference
 from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pair_weights
 from qtui_core.inspection.report import Census
-from qtui_core.inspection.sample import Strip, limit_of, sample_rows, strips_of
+from qtui_core.inspection.sample import Strip, limit_of, sample_rows
 from qtui_core.inspection.sentences import describe_sample, in_a_sample, not_finite
 from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.models import ModelSource, row_elements, rows_of
@@ -22,7 +22,7 @@ from qtui_core.models.files.arrays import Float32
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.measure import decibels
-from qtui_core.quantities import percent, plural
+from qtui_core.quantities import plural
 
 _STORED = (("tensor", "stored"), "method", ("bytes", "nbytes"), "bits_per_parameter")
 _ROUNDED_TO = (
@@ -255,7 +255,7 @@ def compare_models(
     parts = job.parts([info.elements for info in infos])
     for pair, part in zip(pairing.pairs, parts, strict=True):
         named, shape = part.part(0.0, 1.0, pair.name), (rows_of(pair.info), row_elements(pair.info))
-        strips = sample_rows(*shape, limit, strips_of(origin)).strips
+        strips = sample_rows(*shape, limit, origin).strips
         try:
             reports.append(_compare_pair(a, b, pair, strips, named))
         except (UsageError, Cancelled):
@@ -399,10 +399,8 @@ def _worst(comparison: Comparison) -> str:
     if db is None:
         return f"worst is {quoted(worst.pair.name)}, which was zero and is not"
     said = f"worst is {quoted(worst.pair.name)} with {db:z.1f} dB"
-    if plain is not None and plain - db >= STANDS_OUT_DB:
-        keeps = f"where plain rounding ({worst.scheme}) would keep {plain:z.1f}"
-        return f"{said}, {keeps}: check the order of its rows, and that it was made from the other"
-    if (comparison.sqnr_db or 0.0) - db < STANDS_OUT_DB:
-        return f"{said}, near the rest"
-    held = worst.error / (sum(r.error for r in comparison.pairs) or 1.0)
-    return f"{said}, and {percent(held)} of the squared error is in it"
+    if plain is None or plain - db < STANDS_OUT_DB:
+        near = (comparison.sqnr_db or 0.0) - db < STANDS_OUT_DB
+        return f"{said}{', near the rest' * near}"
+    keeps = f"where plain rounding ({worst.scheme}) would keep {plain:z.1f}"
+    return f"{said}, {keeps}: check the order of its rows, and that it was made from the other"

@@ -193,13 +193,11 @@ def fused_modules(names: Iterable[str]) -> list[list[str]]:
 
 def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     """A note if vLLM would not load a model with these types of modules (name -> type)."""
-    groups = fused_modules(kinds)
-    mixed = [g for g in groups if any(kinds[name] != kinds[g[0]] for name in g)]
-    if not mixed:
-        return ()
-    return (
-        f"vLLM does not load this model: it makes one module of {listed(mixed[0])}, which have "
-        f"several types here{', and of others' * (len(mixed) > 1)}.",
+    mixed = [g for g in fused_modules(kinds) if any(kinds[name] != kinds[g[0]] for name in g)]
+    return tuple(
+        f"vLLM does not load this model: it makes one module of {listed(names)}, which have "
+        f"several types here{', and of others' * (len(mixed) > 1)}."
+        for names in mixed[:1]
     )
 
 

@@ -92,8 +92,8 @@ def test_the_sentence_in_every_state() -> None:
             judged([math.nan, WORSE, BEST, eight]),
         ),
         (
-            "The assignment gives logits that are not finite for 60 of the tokens, and nothing "
-            "else in its bytes gives finite ones: name schemes that reach further.",
+            "The assignment gives logits that are not finite for 60 of the tokens: name schemes "
+            "that reach further, as nothing else in its bytes gives finite ones.",
             "",
             judged([math.nan, math.inf, math.nan, eight]),
         ),
@@ -209,7 +209,7 @@ def point(nbytes: int, error: float) -> FrontierPoint:
 def test_the_nearest_single_schemes_are_taken() -> None:
     sizes_ = {"a": (100, 5), "b": (200, 4), "c": (300, 3), "d": (300, 2), "e": (400, 1),
               "f": (500, 0.5), "g": (600, 0.1)}  # fmt: skip
-    points = [UniformPoint(n, point(*p), point(*p)) for n, p in sizes_.items()]
+    points = [UniformPoint(n, point(*p)) for n, p in sizes_.items()]
 
     def check(nbytes: int, expected: str) -> None:
         assert "".join(each.scheme for each in nearest(points, nbytes)) == expected

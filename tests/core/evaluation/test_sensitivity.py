@@ -4,7 +4,6 @@ by other libraries."""
 from __future__ import annotations
 
 import itertools
-import math
 import re
 
 import numpy as np
@@ -155,8 +154,6 @@ def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(inspec
         assert point.scheme == total.scheme
         assert point.point.nbytes == total.nbytes
         assert point.point.sqnr_db == pytest.approx(total.sqnr_db)
-        assert point.assigned.nbytes <= point.point.nbytes
-        assert (point.assigned.sqnr_db or math.inf) >= total.sqnr_db - 1e-9
     errors = [p.error for p in found.frontier]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] == 0.0  # everything as stored
