@@ -18,14 +18,14 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3432,
-    "qtui/engine": 6231,
-    "qtui/report": 6457,
+    "qtui/cli": 3431,
+    "qtui/engine": 6230,
+    "qtui/report": 6438,
     "qtui/screen": 7659,
     "qtui/tui": 20920,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 2789,
-    "qtui_core/inspection, evaluation": 6470,
+    "qtui_core/inspection, evaluation": 6199,
     "qtui_core/lab": 5200,
     "qtui_core/memory": 16986,
     "qtui_core/models, loading, packed": 5142,

@@ -11,7 +11,7 @@ from qtui_core.errors import QtuiError, UsageError
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
-    from qtui_core.inspection.adapters.report import AdapterReport
+    from qtui_core.inspection.adapters.survival import AdapterReport
     from qtui_core.schemes.scheme import Scheme
 
 DEFAULT_MERGES = "nf4:dq,int4,int8"
@@ -75,7 +75,7 @@ def _with_divergence(
     from qtui.cli.evaluation_run import run_to_end
     from qtui_core.evaluation.merged import merged_divergence
     from qtui_core.evaluation.settings import EvaluationSettings
-    from qtui_core.inspection.adapters.report import conclude_adapter
+    from qtui_core.inspection.adapters.survival import conclude_adapter
 
     settings = EvaluationSettings(
         tuple(schemes), adapter=adapter, trained_on=trained_on, text=text

@@ -9,8 +9,7 @@ from qtui.cli.sensitivity import engine_name
 from qtui.report.inspection.judged import with_judgement, without_judgement
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
-from qtui_core.evaluation.sensitivity.judgement import Judgement, judge
-from qtui_core.evaluation.sensitivity.rivals import Rivals, rivals_of
+from qtui_core.evaluation.sensitivity.judgement import Judgement, Rivals, judge, rivals_of
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.extras import MissingLibrary, require
 from qtui_core.quantities import format_count

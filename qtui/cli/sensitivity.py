@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from qtui.cli.options import ReportOptions
     from qtui.report.document import Document
     from qtui_core.files import Target
-    from qtui_core.inspection import Inspection
     from qtui_core.inspection.recipes.targets import RecipeTarget
+    from qtui_core.inspection.report import Inspection
     from qtui_core.models import ModelSource
 
 Progress = Callable[[float, dict[str, Any]], None]

@@ -14,17 +14,13 @@ from qtui_core.files import without_waiting
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
 from qtui_core.inspection.inspect import is_quantizable, refuse_model_scale
 from qtui_core.models import ModelSource, TensorInfo
-from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.quoting import quoted
 from qtui_core.quant import quantize, quantized_bytes
 from qtui_core.quant.elements import Float32, RowSource
 from qtui_core.schemes.scheme import Scheme
 
 #: The largest file with an assignment: one of a hundred thousand tensors takes about 10 MB.
 _MOST_BYTES = 64 << 20
-_HELP = (
-    "write one with `qtui inspect MODEL --sensitivity --json -o FILE`, or an object of tensor "
-    "names and schemes"
-)
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,7 @@ class OtherCheckpoint(WeightChange):
                 f"{quoted(name)} is {mine} in {source.id} and {theirs} in {other.id}: --against "
                 f"takes a checkpoint of the same model."
             )
-        self.missing = found.only_a
-        self.notes = found.notes
+        self.missing, self.notes = found.only_a, found.notes
 
     def values(self, weight: StoredWeight) -> Float32:
         pair = self._pairs.get(weight.info.name)
@@ -135,21 +130,16 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
     matrices = [info.name for info in source.tensors.values() if is_quantizable(info)]
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in matrices):
-            raise UsageError(
-                f"--keep {pattern!r} matches no matrix of {source.id}. Names look like "
-                f"{matrices[len(matrices) // 2] if matrices else 'lm_head.weight'!r}; `*` matches "
-                f"any characters."
-            )
+            like = f"Names look like {matrices[len(matrices) // 2]!r}." if matrices else ""
+            raise UsageError(f"--keep {pattern!r} matches no matrix of {source.id}. {like}")
 
     def scheme_of(info: TensorInfo) -> Scheme | None:
         kept = any(fnmatchcase(info.name, pattern) for pattern in keep)
         return scheme if is_quantizable(info) and not kept else None
 
     if not any(map(scheme_of, source.tensors.values())):
-        already = ""
-        if source.quantization is not None:
-            already = f" It is quantized already: qtui eval ORIGINAL --against {source.id}."
-        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.{already}")
+        already = " (it is quantized already)" if source.quantization else ""
+        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize{already}.")
     return QuantizedWeights(str(scheme), source, scheme_of)
 
 
@@ -165,16 +155,19 @@ def read_assignment(path: str) -> dict[str, Scheme | None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"The assignment {path!r} cannot be read: {reason}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The assignment {path!r} is no JSON: {_HELP}.") from error
+    except (ValueError, RecursionError):
+        read = None
     report = read.get("sensitivity") if isinstance(read, dict) else None
     if isinstance(report, dict):
         rows = report.get("assignment")
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         read = {str(row.get("tensor")): row.get("scheme") for row in rows}
-    known = isinstance(read, dict) and all(isinstance(name, str) for name in read)
-    if not known or not read or not all(isinstance(text, str | None) for text in read.values()):
-        raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")
+    known = isinstance(read, dict) and all(isinstance(s, str | None) for s in read.values())
+    if not (known and read):
+        raise UsageError(
+            f"{path!r} has no assignment of schemes to tensors: write one with `qtui inspect MODEL "
+            f"--sensitivity --json -o FILE`, or an object of tensor names and schemes."
+        )
     return {name: None if text is None else Scheme.parse(text) for name, text in read.items()}
 
 
@@ -183,16 +176,12 @@ def assigned(
 ) -> QuantizedWeights:
     """The change by an assignment. Raises UsageError if it names something that is not a matrix of
     the model, or a scheme with one scale for the whole model."""
-    if wrong := [n for n in schemes if n not in source.tensors]:
-        raise UsageError(
-            f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
-            f"another model."
-        )
     refuse_model_scale(scheme for scheme in schemes.values() if scheme is not None)
     for tensor, scheme in schemes.items():
-        if scheme is not None and not is_quantizable(source.tensors[tensor]):
+        info = source.tensors.get(tensor)
+        if info is None or (scheme is not None and not is_quantizable(info)):
             raise UsageError(
-                f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
-                f"is applied to: only matrices of plain numbers are quantized."
+                f"The assignment names {quoted(tensor)}, which is no matrix of plain numbers of "
+                f"{source.id}: is it of another model?"
             )
     return QuantizedWeights(name, source, lambda info: schemes.get(info.name), alone=schemes)

@@ -20,8 +20,6 @@ _CHANCE = (
 )  # fmt: skip
 #: The same for infinitely many windows.
 _LIMIT = 2.576
-#: Below this many standard errors, the number of windows that would decide is not estimated.
-_GUESS = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,9 @@ def conclude_evaluation(
         ended: "done", "stopped", or "" while it runs.
     """
     parts, tokens = [], windows * begun.text.scored
+    if len(rows) < 2 and ended != "stopped":
+        return "No candidate has read the text yet."
     if len(rows) < 2:
-        if ended != "stopped":
-            return "No candidate has read the text yet."
         return (
             "Stopped before the first candidate had read a window, so nothing is known: run it "
             "again, or continue a recording with --resume."
@@ -94,11 +92,10 @@ def conclude_evaluation(
         )
     weights = [row for row in finite if row.activations is None] or finite
     if weights:
-        if len(weights) == 1:
-            best, said = weights[0], _alone(weights[0], tokens)
-        else:
-            best, said = _among(weights, windows, begun, compared)
-        parts += [said, *_inputs(best, finite, compared, windows)]
+        several = len(weights) > 1
+        parts.append(
+            _among(weights, windows, begun, compared) if several else _alone(weights[0], tokens)
+        )
     return " ".join(parts)
 
 
@@ -126,8 +123,7 @@ def _alone(row: EvaluationRow, tokens: int) -> str:
 
 def _among(
     rows: Sequence[EvaluationRow], windows: int, begun: EvaluationBegun, compared: Comparisons
-) -> tuple[EvaluationRow, str]:
-    """Which of several candidates to take, and the sentence."""
+) -> str:
     first = recommended(rows, _kl)
     others = sorted(
         (row for row in small_ones(rows) if row is not first), key=lambda r: (_kl(r), r.nbytes)
@@ -135,71 +131,40 @@ def _among(
     few = f"{SMALL_BITS:.0f} bits per parameter or fewer"
     among = f"Of what takes {few}, " if first.bits_per_parameter <= SMALL_BITS else ""
     if not others:
-        return first, (
+        return (
             f"{first.name} alone takes {few}: {figures_of(first)}; name others of as few bits to "
             f"choose from."
         )
     if windows < 2:
         least = [row.name for row in (first, *others) if row.kl_mean == first.kl_mean]
-        more = "more --windows" if _more_there(begun, 1) else "a longer --text"
-        return first, (
+        longer = begun.text.available < 2 * begun.text.window
+        return (
             f"{among}{phrase(least)} {'have' if len(least) > 1 else 'has'} the least divergence, "
-            f"{figures_of(first)}, but one window gives no standard error: read {more}."
+            f"{figures_of(first)}, but one window gives no standard error: read "
+            f"{'a longer --text' if longer else 'more --windows'}."
         )
-    limit = beyond_chance(windows)
-    if ties := [row for row in others if compared[row.name, first.name].errors < limit]:
-        return _tied([first, *ties], windows, begun, compared)
-    errors = errors_apart(compared[others[0].name, first.name].errors)
-    return first, (
-        f"{among}{first.name} has the least divergence, {figures_of(first)}, {errors} below "
-        f"{others[0].name} ({short_figures(others[0])}): take it."
-    )
-
-
-def _tied(
-    alike: Sequence[EvaluationRow], windows: int, begun: EvaluationBegun, compared: Comparisons
-) -> tuple[EvaluationRow, str]:
-    """The sentence if the best candidate, the first, cannot be distinguished from others."""
-    first, *ties = alike
-    best = min(alike, key=lambda row: row.nbytes)
-    errors = [compared[row.name, first.name].errors for row in ties]
-    if all(row.kl_mean == first.kl_mean for row in alike):
-        differ = f"have the same divergence of {_kl(first):.3g} nats"
-    else:
+    apart = [(compared[row.name, first.name].errors, row) for row in others]
+    ties = [(errors, row) for errors, row in apart if errors < beyond_chance(windows)]
+    if not ties:
+        errors, second = apart[0]
+        return (
+            f"{among}{first.name} has the least divergence, {figures_of(first)}, "
+            f"{errors_apart(errors)} below {second.name} ({short_figures(second)}): take it."
+        )
+    alike = [first, *(row for _, row in ties)]
+    differ = f"have the same divergence of {_kl(first):.3g} nats"
+    if any(row.kl_mean != first.kl_mean for row in alike):
         differ = (
             f"cannot be told apart on {windows_of(windows)}: they differ by "
-            f"{'at most ' * (len(ties) > 1)}{max(errors):.1f} standard errors "
-            f"({short_figures(first)} and {short_figures(ties[-1])})"
+            f"{'at most ' * (len(ties) > 1)}{max(errors for errors, _ in ties):.1f} standard "
+            f"errors ({short_figures(first)} and {short_figures(alike[-1])})"
         )
+    best = min(alike, key=lambda row: row.nbytes)
     smallest = sum(row.nbytes == best.nbytes for row in alike)
     take = f"{best.name}, {'the' if smallest == 1 else 'one of the'} smallest"
     if smallest == len(alike):
         take = "either" if len(alike) == 2 else "any of them"
-    if errors[0] >= _GUESS:  # if the difference stays, how many windows would tell
-        needed = math.ceil(1.1 * windows * (_LIMIT / errors[0]) ** 2)
-        rounded = max(windows + 1, round(needed, 2 - len(str(needed))))
-        longer = "" if _more_there(begun, rounded - 1) else " of a longer text"
-        take += f", or decide with about {rounded:,} windows{longer}"
-    return best, f"{phrase([row.name for row in alike])} {differ}: take {take}."
-
-
-def _more_there(begun: EvaluationBegun, windows: int) -> bool:
-    return begun.text.available // begun.text.window > windows
-
-
-def _inputs(
-    best: EvaluationRow, rows: Sequence[EvaluationRow], compared: Comparisons, windows: int
-) -> list[str]:
-    """What the best with quantized inputs of layers comes to; empty without such a row."""
-    with_inputs = [row for row in rows if row.scheme == best.scheme and row.activations is not None]
-    if best.activations is not None or not with_inputs:
-        return []
-    row = min(with_inputs, key=_kl)
-    more = compared[row.name, best.name]
-    how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
-    if more.errors < beyond_chance(windows):
-        how = f"which {windows_of(windows)} cannot tell from chance"
-    return [f"With its inputs in {row.activations}, {best.scheme} comes to {_kl(row):.3g}, {how}."]
+    return f"{phrase([row.name for row in alike])} {differ}: take {take}."
 
 
 def _kl(row: EvaluationRow) -> float:

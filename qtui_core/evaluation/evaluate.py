@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.evaluation.changes import (
     OtherCheckpoint,
@@ -38,6 +37,7 @@ from qtui_core.loading.tokens import Tokenizer, positions_of
 from qtui_core.models import ModelSource, open_model
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import plural
+from qtui_core.schemes.scheme import Scheme
 from qtui_core.training.run.placement import NoGpu
 
 #: The most tokens of a batch: with so many, reading and rounding a weight takes a tenth of the time
@@ -47,15 +47,8 @@ BATCH_TOKENS = 4096
 LOGIT_BYTES = 1 << 30
 _LIBRARIES = ("torch", "transformers")
 
-
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What an evaluation runs. `ways` has one item for each candidate."""
-
-    begun: EvaluationBegun
-    model: StreamedModel
-    windows: TextWindows
-    ways: tuple[ForwardPass, ...]
+#: Of each candidate: the change of its weights, and the scheme of the inputs of its linear layers.
+Ways = Sequence[tuple[WeightChange, Scheme | None]]
 
 
 def evaluate(
@@ -82,12 +75,11 @@ def evaluate(
         raise NoGpu("There is no GPU to run on: PyTorch finds none. Use --device cpu.")
     with ExitStack() as stack:
         job.at(0.0, words="opening the model")
-        work = _prepare(source, settings, stack)
-        begun = work.begun
+        begun, model, cut, ways = _prepare(source, settings, stack)
         tell(begun)
-        count, units, last = len(work.ways), work.model.units, 0
+        count, units, last = len(ways), model.units, 0
         for batch, size in enumerate(begun.batches):
-            windows, last = work.windows.ids[last : last + size], last + size
+            windows, last = cut.ids[last : last + size], last + size
             missing = [c for c in range(count) if (batch, c) not in done]
             original: torch.Tensor | None = None
             for number in sorted({0, *missing}) if missing else ():
@@ -101,11 +93,11 @@ def evaluate(
                     job.at(min(total, taken), total, words)
                     taken += 1
 
-                began, way, scored = time.perf_counter(), work.ways[number], work.windows.scored
-                how = ForwardPass(way.change, way.activations, step)
-                logits = work.model.logits(windows, scored, how)
+                began, (change, inputs), scored = time.perf_counter(), ways[number], cut.scored
+                how = ForwardPass(change, inputs, step)
+                logits = model.logits(windows, scored, how)
                 if original is None:
-                    work.model.refuse_broken(logits)
+                    model.refuse_broken(logits)
                 targets = torch.from_numpy(windows[:, -scored:]).to(logits.device)
                 with torch.inference_mode():
                     scores = score(logits, original, targets)
@@ -117,10 +109,12 @@ def evaluate(
                         for name, row in TOKEN_SCORES.items()
                         if number or row.of_original
                     }
-                    tell(PartScored(batch, number, way.change.nbytes(), seconds=seconds, **texts))
+                    tell(PartScored(batch, number, change.nbytes(), seconds=seconds, **texts))
 
 
-def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
+def _prepare(
+    source: ModelSource, settings: EvaluationSettings, stack: ExitStack
+) -> tuple[EvaluationBegun, StreamedModel, TextWindows, Ways]:
     # Settings are checked before the model is read, which takes longer.
     text = _text_of(source, settings)
     chosen = {path: read_assignment(path) for path in settings.assignment}
@@ -131,9 +125,10 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
     notes: list[str] = []
     # Named by their files, whose names are often the same in different folders.
-    short = [Path(path).name for path in chosen]
-    names = short if len(set(short)) == len(short) else list(chosen)
-    changes += [assigned(*each, source) for each in zip(names, chosen.values(), strict=True)]
+    short = {Path(path).name for path in chosen}
+    for path, schemes in chosen.items():
+        name = Path(path).name if len(short) == len(chosen) else path
+        changes.append(assigned(name, schemes, source))
     changes += [assigned(each.name, each.schemes, source) for each in settings.given]
     if settings.against is not None:
         other = stack.enter_context(open_model(settings.against))
@@ -181,7 +176,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
         notes=tuple(notes),
         versions={name: installed_version(name) or "" for name in _LIBRARIES},
     )
-    return _Prepared(begun, model, windows, tuple(ForwardPass(c, a) for c, a in ways))
+    return begun, model, windows, ways
 
 
 def _note_on_parts(model: StreamedModel, changes: Sequence[WeightChange]) -> list[str]:

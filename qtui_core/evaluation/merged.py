@@ -18,7 +18,7 @@ from qtui_core.inspection.adapters.merging import (
     round_stored,
 )
 from qtui_core.inspection.adapters.reading import read_adapter
-from qtui_core.inspection.adapters.report import (
+from qtui_core.inspection.adapters.survival import (
     APART,
     BASE,
     MERGED,
@@ -130,11 +130,10 @@ def merged_divergence(
             decided = over is not None and over.errors >= beyond_chance(windows)
             figures = row.kl_mean, row.kl_stderr, row.bits_per_parameter, row.nbytes
             divergences.append(DivergenceRow(name, kind, *figures, difference, decided))
-    text, count = begun.text, plural(windows, "window")
-    if windows < text.windows:
-        count = f"the {windows:,} of {plural(text.windows, 'window')} that all models read, each"
+    text = begun.text
+    part = f"{windows:,} of " * (windows < text.windows) + plural(text.windows, "window")
     words = (
-        f"{windows * text.scored:,} tokens of {text.origin} in {count} of {text.window:,}; "
+        f"{windows * text.scored:,} tokens of {text.origin} in {part} of {text.window:,}; "
         f"embeddings and heads are not quantized. ± is the standard error, over windows."
     )
     return MergedDivergence(base, tuple(divergences), words)

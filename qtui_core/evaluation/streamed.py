@@ -39,15 +39,8 @@ _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", t
 _COMPARED = 1024
 
 
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """The place of a weight in the model: attribute `name` of a module."""
-
-    module: Any
-    name: str
-    weight: StoredWeight
-
-
+#: The place of a weight in the model: a module, the name of its attribute, and the weight.
+_Slot = tuple[Any, str, StoredWeight]
 #: Calls a layer: takes a function that loads its weights and runs it, and the arguments of that.
 CallLayer = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -165,24 +158,24 @@ class StreamedModel:
         """Lets each call of the unit load the weights of `slots`, and drop them afterwards."""
         # NaN, so that a weight that is used without being loaded shows in the logits.
         nothing = torch.full((), math.nan, device=self._device)
-        empty = [nothing.expand(slot.weight.info.shape) for slot in slots]
+        empty = [nothing.expand(weight.info.shape) for _, _, weight in slots]
         forward = unit.forward
 
         def drop() -> None:
-            for slot, placeholder in zip(slots, empty, strict=True):
-                setattr(slot.module, slot.name, nn.Parameter(placeholder, requires_grad=False))
+            for (module, name, _), placeholder in zip(slots, empty, strict=True):
+                setattr(module, name, nn.Parameter(placeholder, requires_grad=False))
 
         def run(*args: Any, **kwargs: Any) -> Any:
             assert self._pass is not None
             self._pass.step()
             try:
-                for slot in slots:
-                    value = torch.from_numpy(self._pass.change.values(slot.weight))
+                for module, name, weight in slots:
+                    value = torch.from_numpy(self._pass.change.values(weight))
                     if not (self._broken or torch.isfinite(value.sum()) or value.isfinite().all()):
-                        self._broken = slot.weight.info.name
+                        self._broken = weight.info.name
                     moved = nn.Parameter(value.to(self._device), requires_grad=False)
-                    setattr(slot.module, slot.name, moved)
-                    self._pass.loaded(slot.weight, moved)
+                    setattr(module, name, moved)
+                    self._pass.loaded(weight, moved)
                 return forward(*args, **kwargs)
             finally:
                 drop()
@@ -271,7 +264,7 @@ def _slots(modules: list[nn.Module], weights: Mapping[int, StoredWeight]) -> Ite
     for module in modules:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield _Slot(module, name, weights[id(parameter)])
+                yield module, name, weights[id(parameter)]
 
 
 def _settle_buffers(source: ModelSource, model: Any, device: torch.device) -> None:

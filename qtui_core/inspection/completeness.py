@@ -128,15 +128,13 @@ def faults(found: Completeness, model: str) -> str:
     nothing is wrong or nothing was checked."""
     wrong, then = [], []
     if found.missing:
-        count = plural(len(found.missing), "tensor")
-        name = f"{'first ' * (len(found.missing) > 1)}'{printable(found.missing[0])}'"
-        wrong.append(f"lacks {count} that its config.json implies, {name}")
+        count, name = plural(len(found.missing), "tensor"), printable(found.missing[0])
+        wrong.append(f"lacks {count} that its config.json implies, such as '{name}'")
         then.append("fills what is missing with random numbers")
     if found.misshapen:
         bad, count = found.misshapen[0], plural(len(found.misshapen), "tensor")
         shapes = f"'{printable(bad.name)}' {list(bad.shape)} for {list(bad.implied)}"
         wrong.append(f"has {count} of another shape, {shapes}")
         then.append("refuses another shape")
-    if not wrong:
-        return ""
-    return f"{model} {' and '.join(wrong)} (transformers {' and '.join(then)})"
+    said = f"{model} {' and '.join(wrong)} (transformers {' and '.join(then)})"
+    return said if wrong else ""

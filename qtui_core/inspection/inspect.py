@@ -81,12 +81,9 @@ def inspect_model(
     for (info, rows, sample), part in zip(read_ahead(source, readable, limit), parts, strict=True):
         named = part.part(0.0, 1.0, info.name)
         reports[info.name] = _inspect_tensor(info, rows, sample, schemes, named)
-    tensors, census, complete = (
-        tuple(reports.values()),
-        take_census(source),
-        check_completeness(source),
-    )
+    tensors, census = tuple(reports.values()), take_census(source)
     totals = tuple(total_of(scheme, i, tensors) for i, scheme in enumerate(schemes))
+    complete = check_completeness(source)
     wrong = faults(complete, census.model)
     return Inspection(
         census=census,
@@ -168,31 +165,28 @@ def refuse_model_scale(schemes: Iterable[Scheme]) -> None:
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
-    quantized = [(tensor, tensor.errors[index]) for tensor in tensors if tensor.errors]
-    squared_error = expected = signal = 0.0
-    complete = True  # an expectation for only some tensors says nothing about the model
-    sqnr: dict[str, float] = {}
-    for tensor, error in quantized:
-        power = tensor.energy
-        if error.relative_mse is None or power == 0.0:
-            continue
-        squared_error += error.relative_mse * power
-        complete &= error.gaussian_relative_mse is not None
-        expected += (error.gaussian_relative_mse or 0.0) * power
-        signal += power
-        if error.sqnr_db is not None:
-            sqnr[tensor.info.name] = error.sqnr_db
-    nbytes = sum(t.info.nbytes for t in tensors if not t.errors)
-    nbytes += sum(error.bytes for _, error in quantized)
+    errors = [tensor.errors[index] for tensor in tensors if tensor.errors]
+    weighed = [
+        (tensor.errors[index], tensor.errors[index].relative_mse or 0.0, tensor.energy, tensor)
+        for tensor in tensors
+        if tensor.errors and tensor.errors[index].relative_mse is not None and tensor.energy
+    ]
+    signal = sum(power for _, _, power, _ in weighed)
+    relative = sum(mse * power for _, mse, power, _ in weighed) / signal if signal else None
+    expected = [(e.gaussian_relative_mse, power) for e, _, power, _ in weighed]
+    gaussian = None  # an expectation for only some tensors says nothing about the model
+    if signal and all(mse is not None for mse, _ in expected):
+        gaussian = sum((mse or 0.0) * power for mse, power in expected) / signal
+    sqnr = {t.info.name: e.sqnr_db for e, _, _, t in weighed if e.sqnr_db is not None}
+    nbytes = sum(t.info.nbytes for t in tensors if not t.errors) + sum(e.bytes for e in errors)
     parameters = sum(t.info.parameters for t in tensors)
-    relative = squared_error / signal if signal else None
     return SchemeTotal(
         scheme=str(scheme),
         bits_per_parameter=8 * nbytes / parameters if parameters else 0.0,
         nbytes=nbytes,
         relative_mse=relative,
         sqnr_db=decibels(relative),
-        gaussian_sqnr_db=decibels(expected / signal if signal and complete else None),
+        gaussian_sqnr_db=decibels(gaussian),
         worst_tensor=min(sqnr, key=lambda name: sqnr[name], default=None),
-        saturated=sum(error.saturated for _, error in quantized),
+        saturated=sum(error.saturated for error in errors),
     )

@@ -66,19 +66,13 @@ class RowSample:
         return self.strips[index][1] - (ends[index] - position)
 
 
-def strips_of(origin: str) -> int:
-    """The number of strips of a sample. Each strip costs a request if rows come from a hub, and
-    nothing if they are local."""
-    return 4 if origin == "hub" else 16
-
-
-def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) -> RowSample:
-    """About `limit` elements at most (at least one row) in `strips` strips, or every row if `limit`
-    is None."""
+def sample_rows(rows: int, columns: int, limit: int | None, origin: str = "") -> RowSample:
+    """About `limit` elements at most (at least one row), or every row if `limit` is None. A strip
+    costs a request if rows come from a hub, and nothing if they are local."""
     wanted = rows if limit is None else max(1, limit // max(1, columns))
     if wanted >= rows:
         return RowSample(rows, ((0, rows),))
-    strips = min(strips, wanted)
+    strips = min(4 if origin == "hub" else 16, wanted)
     height = wanted // strips
     # The first strip starts at row 0 and the last ends at the last row.
     starts = [round(i * (rows - height) / max(1, strips - 1)) for i in range(strips)]
@@ -88,7 +82,6 @@ def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) ->
 Rows = np.ndarray | RowReader
 #: Consecutive rows: the first, and the last + 1.
 Strip = tuple[int, int]
-
 #: Concurrent requests to a hub: they wait on the network, not on this machine.
 REMOTE_READS = 8
 
@@ -105,7 +98,7 @@ def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple
     Without a limit it is a reader, which holds nothing in memory; with one, the sampled rows,
     float32 `[rows, columns]`.
     """
-    sample = sample_rows(rows_of(info), row_elements(info), limit, strips_of(source.origin))
+    sample = sample_rows(rows_of(info), row_elements(info), limit, source.origin)
     reader = RowReader(source, info.name)
     return reader if limit is None else read_strips(reader, sample.strips), sample
 

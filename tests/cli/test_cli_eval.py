@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(qtui, tmp_path):
         (("demo", "--against", str(tmp_path / "nothing")), 3, "There is no file or folder"),
         (("demo", "--resume", str(short)), 2, "no recording of an evaluation"),
         (("demo", "--resume", str(tmp_path / "pipe")), 2, "It is empty"),
-        (("demo", "--assignment", str(tmp_path / "pipe")), 2, "is no JSON"),
+        (("demo", "--assignment", str(tmp_path / "pipe")), 2, "has no assignment"),
         (("demo", "--baseline", str(tmp_path / "pipe")), 2, "is not valid JSON"),
         (("demo", "--fail-if", "speed>3"), 2, "speed"),
     ):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.evaluation.sensitivity.settings import Objective
     from qtui_core.files import Target
-    from qtui_core.inspection import Inspection
     from qtui_core.inspection.recipes.targets import RecipeTarget
+    from qtui_core.inspection.report import Inspection
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.models import ModelSource
     from qtui_core.quant import Scheme

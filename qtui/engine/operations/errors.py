@@ -122,13 +122,12 @@ def prediction_errors(session: Session, task: Task[PredictionsRequest]) -> Predi
     text = text_to_choose_by(asked.file, demo=source.origin == "demo")
     task.progress(0.0, StageProgress("opening the model"))
     # Imported here, because torch takes seconds to import and few sessions need it.
-    from qtui_core.evaluation.sensitivity.fisher import estimates
-    from qtui_core.evaluation.sensitivity.kl import divergences
+    from qtui_core.evaluation.sensitivity import predictions
 
-    measured = asked.by == "kl"
-    task.progress(0.0, StageProgress("one tensor at a time" if measured else "taking gradients"))
-    compute = divergences if measured else estimates
-    return compute(source, asked.tensors, asked.schemes, text, job=task.job)
+    stage = "one tensor at a time" if asked.by == "kl" else "taking gradients"
+    task.progress(0.0, StageProgress(stage))
+    about = source, asked.tensors, asked.schemes, text
+    return predictions.prediction_errors(asked.by, *about, job=task.job)
 
 
 OPERATIONS: OperationTable = {

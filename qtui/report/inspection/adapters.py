@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qtui.report.document import Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_shape, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection.adapters.report import (
+from qtui_core.inspection.adapters.survival import (
     ERASED,
     AdapterReport,
     ChangedWeight,
@@ -54,10 +54,6 @@ def _models(report: AdapterReport) -> Facts:
         ("read", report.sample),
         ("update", f"{_percent(report.relative)} of the size of the weights that it changes"),
     ]
-    if report.rounding_over_update:
-        pairs.append(
-            ("lost by the stored dtype", f"{_times(report.rounding_over_update)} the update's size")
-        )
     vectors = sum(1 for weight in report.weights if not weight.ways)
     if vectors:
         kept = f"{plural(vectors, 'weight')}: norms, biases, embeddings and heads stay as merged"

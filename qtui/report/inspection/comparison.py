@@ -8,8 +8,8 @@ from qtui.report.document import Column, Document, Facts, Section, Table, Tone
 from qtui.report.inspection.document import reading_note
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
+from qtui_core.inspection.comparison.compare import Comparison, PairReport
 from qtui_core.inspection.comparison.difference import Difference
-from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.inspection.report import Census
 from qtui_core.quantities import format_bytes, plural
 

@@ -21,8 +21,7 @@ from qtui.report.inspection.layers import layer_map
 from qtui.report.inspection.outliers import LISTED_OUTLIERS, outlier_sections
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
-from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
-from qtui_core.inspection.report import Completeness
+from qtui_core.inspection.report import Completeness, Inspection, SchemeTotal, TensorReport
 from qtui_core.models import Reading, TensorInfo
 from qtui_core.quantities import format_bytes, format_count
 

@@ -12,7 +12,7 @@ from qtui.report.document import HeatMap
 from qtui.report.numbers import format_decibels
 
 if TYPE_CHECKING:
-    from qtui_core.inspection import TensorReport
+    from qtui_core.inspection.report import TensorReport
 
 #: The name of a weight: what is before the number of its layer, the number, and which weight.
 _IN_LAYER = re.compile(r"(.+?)\.(\d{1,9})\.(.+)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table, figures
@@ -99,8 +98,6 @@ def _uniform(found: Sensitivity) -> Table:
             Column("one scheme for all", key=True),
             *figures("bits/param", "bytes"),
             Column(_quality_title(found), numeric=True),
-            Column("assigned, same bytes", numeric=True),
-            Column("times less" if found.point.nats else "gain dB", numeric=True),
         ),
         rows=tuple(
             (
@@ -108,21 +105,10 @@ def _uniform(found: Sensitivity) -> Table:
                 f"{u.point.bits_per_parameter:.3f}",
                 format_bytes(u.point.nbytes),
                 _error(u.point),
-                _error(u.assigned),
-                _gain(u.point, u.assigned),
             )
             for u in found.uniform
         ),
-        note="The best assignment that takes no more bytes than one scheme for every tensor.",
     )
-
-
-def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
-    if not (before.error and after.error):
-        return "–"
-    if before.nats:
-        return f"{before.error / after.error:.2f}"
-    return f"{10 * math.log10(before.error / after.error):z.2f}"
 
 
 def _frontier(found: Sensitivity) -> Table:

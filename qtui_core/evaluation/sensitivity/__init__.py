@@ -1,5 +1,5 @@
 """Which scheme for which tensor: what quantizing each alone costs, the best assignment within a
 budget, and that assignment held against the model.
 
-`kl`, `fisher` and `subject` run the model and need torch; the rest needs numpy at most.
+`predictions` runs the model and needs torch; the rest needs numpy at most.
 """

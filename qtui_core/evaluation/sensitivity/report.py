@@ -61,19 +61,12 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class UniformPoint:
-    """One scheme for every tensor, and what an assignment with the same bytes achieves."""
+    """One scheme for every tensor."""
 
     scheme: str
     point: FrontierPoint
-    assigned: FrontierPoint
 
-    PRINTED = (
-        "scheme",
-        ("", "point"),
-        ("assigned_bytes", "assigned.nbytes"),
-        ("assigned_sqnr_db", "assigned.sqnr_db"),
-        ("assigned_kl_sum", lambda row: row.assigned.error if row.assigned.nats else None),
-    )
+    PRINTED = ("scheme", ("", "point"))
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,6 @@ class Sensitivity:
 
 #: A smaller gain is not mentioned.
 NOTICEABLE_DB = 0.1
-#: A larger budget is mentioned if it gains at least this much.
-WORTH_DB = 1.0
 
 
 def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
@@ -130,12 +121,8 @@ def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
     counts = Counter(choice.scheme or AS_STORED for choice in choices)
-    parts = [
-        f"{plural(count, 'tensor')} {AS_STORED}"
-        if scheme == AS_STORED
-        else f"{scheme} for {plural(count, 'tensor')}"
-        for scheme, count in counts.most_common(3)
-    ]
+    tensors = [(scheme, plural(count, "tensor")) for scheme, count in counts.most_common(3)]
+    parts = [f"{n} {s}" if s == AS_STORED else f"{s} for {n}" for s, n in tensors]
     if len(counts) > 3:
         parts.append(f"{len(counts) - 3} other schemes for the rest")
     broken = f"{not_finite(nonfinite, 'in float32')}. " if nonfinite else ""
@@ -158,7 +145,7 @@ def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
         size = " in the same bytes" if same else f", which takes {bits} bits"
         return f"{text}, {much} {nearer} than {best.scheme} for every tensor{size}."
     if smallest:
-        return f"{text}: these schemes allow no smaller one{_larger_budget(found)}."
+        return f"{text}: these schemes allow no smaller one."
     return f"{text}, hardly {nearer} than {best.scheme} for every tensor."
 
 
@@ -178,13 +165,3 @@ def _quality(found: Sensitivity) -> str:
 def _gain_db(before: FrontierPoint, after: FrontierPoint) -> float:
     """By how many decibels the error is less; 0 if one has none."""
     return 10 * math.log10(before.error / after.error) if before.error and after.error else 0.0
-
-
-def _larger_budget(found: Sensitivity) -> str:
-    """What the first sufficiently better point of the curve would achieve. Only with bits to give
-    does it show which tensors deserve them. The last point of the curve is everything as stored."""
-    for after in found.frontier[:-1]:
-        if _gain_db(found.point, after) >= WORTH_DB:
-            reach = f"{after.error:.2g} nats" if after.nats else f"{after.sqnr_db:z.1f} dB"
-            return f"; a budget of {after.bits_per_parameter:.2f} bits would reach {reach}"
-    return ""

@@ -133,10 +133,8 @@ class Merge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.added:
-            return ()
         none = "the base has no tensor of that name, so nothing is said of it"
-        return (f"{listed(list(self.added))} of the adapter: {none}.",)
+        return (f"{listed(list(self.added))} of the adapter: {none}.",) if self.added else ()
 
 
 def merge_adapter(base: ModelSource, adapter: Adapter) -> Merge:

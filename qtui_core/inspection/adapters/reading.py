@@ -86,10 +86,8 @@ class LoraSettings:
     @property
     def words(self) -> str:
         """`LoRA, rank 8, alpha 16`."""
-        kind = "DoRA" if self.dora else "LoRA"
-        many = " and others" if self.ranks or self.alphas else ""
-        form = ", rsLoRA's scale" if self.rslora else ""
-        return f"{kind}, rank {self.rank}, alpha {self.alpha:g}{many}{form}"
+        form = f"{' and others' * bool(self.ranks or self.alphas)}{', rsLoRA' * self.rslora}"
+        return f"{'DoRA' if self.dora else 'LoRA'}, rank {self.rank}, alpha {self.alpha:g}{form}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,32 +165,27 @@ def _settings(adapter: ModelSource, config: Mapping[str, Any]) -> LoraSettings:
             f"peft's path_initial_model_for_weight_conversion",
         )
 
-    def number(value: Any, key: str, *, whole: bool = False) -> float:
-        fits = type(value) is int or (type(value) is float and not whole)
-        if not fits or not 0 < value < 1e9:
-            what = "a whole number" if whole else "a number"
-            raise fault(adapter, f"has {key} = {quoted(value)}, where {what} above 0 belongs")
-        return float(value)
+    def checked(key: str, value: Any, fits: bool, what: str) -> Any:
+        if not fits:
+            raise fault(adapter, f"has {key} = {quoted(value)}, where {what} belongs")
+        return value
+
+    def number(key: str, value: Any, *kinds: type) -> Any:
+        what = "a number above 0" if float in kinds else "a whole number above 0"
+        return checked(key, value, type(value) in kinds and 0 < value < 1e9, what)
 
     def flag(key: str) -> bool:
         value = config.get(key) or False
-        if not isinstance(value, bool):
-            raise fault(adapter, f"has {key} = {quoted(value)}, where true or false belongs")
-        return value
+        return bool(checked(key, value, isinstance(value, bool), "true or false"))
 
-    def patterns(key: str, *, whole: bool = False) -> Patterns:
+    def patterns(key: str, *kinds: type) -> Patterns:
         given = config.get(key) or {}
-        if not isinstance(given, dict):
-            raise fault(adapter, f"has a {key} that is no object of names and numbers")
-        return tuple(
-            (pattern(text, key), number(value, f"{key}[{quoted(text)}]", whole=whole))
-            for text, value in given.items()
-        )
+        checked(key, given, isinstance(given, dict), "an object of names and numbers")
+        return tuple((pattern(key, text), number(key, n, *kinds)) for text, n in given.items())
 
-    def pattern(text: str, key: str) -> re.Pattern[str]:
-        if takes_forever(f".*{text}", LONGEST_NAME):
-            forever = f"has the pattern {quoted(text)} in {key}, which may take forever to match"
-            raise fault(adapter, f"{forever}: write one with fewer repetitions")
+    def pattern(key: str, text: str) -> re.Pattern[str]:
+        forever = takes_forever(f".*{text}", LONGEST_NAME)
+        checked(key, text, not forever, "a pattern with fewer repetitions")
         try:
             return re.compile(rf"(.*\.)?({text})$")  # as peft's `get_pattern_key` matches them
         except (re.error, OverflowError, RecursionError) as error:
@@ -200,10 +193,10 @@ def _settings(adapter: ModelSource, config: Mapping[str, Any]) -> LoraSettings:
             raise fault(adapter, wrong) from error
 
     return LoraSettings(
-        rank=int(number(config.get("r", _RANK), "r", whole=True)),
-        alpha=number(config.get("lora_alpha", _ALPHA), "lora_alpha"),
-        ranks=patterns("rank_pattern", whole=True),
-        alphas=patterns("alpha_pattern"),
+        rank=number("r", config.get("r", _RANK), int),
+        alpha=number("lora_alpha", config.get("lora_alpha", _ALPHA), int, float),
+        ranks=patterns("rank_pattern", int),
+        alphas=patterns("alpha_pattern", int, float),
         rslora=flag("use_rslora"),
         dora=flag("use_dora"),
         fan_in_fan_out=flag("fan_in_fan_out"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -149,11 +148,9 @@ def kinds_of(
     kinds: dict[str, Scheme | None] = {}
     left: list[StandIn] = []
     for tensor in tensors:
-        if not tensor.is_linear:
+        if tensor.keeps or not tensor.is_linear:
+            kinds |= {tensor.module: None} if tensor.is_linear else {}
             left += kept_as_stored(tensor, NOT_LINEAR)
-        elif tensor.keeps:
-            kinds[tensor.module] = None
-            left += kept_as_stored(tensor)
         else:
             kinds[tensor.module], why = nearest(tensor)
             left += stands_in(tensor, kinds[tensor.module], why)
@@ -162,23 +159,12 @@ def kinds_of(
 
 def stands_in(tensor: RecipeTensor, kind: Scheme | None, why: str = "") -> list[StandIn]:
     """The substitution for a tensor that gets `kind`; empty if that is its scheme."""
-    scheme = tensor.scheme
-    assert scheme is not None
-    if kind == scheme:
-        return []
-    if (
-        kind is not None
-        and kind.format == scheme.format
-        and isinstance(scheme.granularity, PerBlock)
-    ):
-        blocks = replace(kind, granularity=scheme.granularity)
-        if blocks == scheme and kind.granularity == tensor.grouped():
-            return []
     instead = UNQUANTIZED if kind is None else str(kind)
-    return [StandIn(tensor.name, str(scheme), instead, why)]
+    same = kind == tensor.scheme
+    return [] if same else [StandIn(tensor.name, str(tensor.scheme), instead, why)]
 
 
-def kept_as_stored(tensor: RecipeTensor, why: str = "") -> list[StandIn]:
+def kept_as_stored(tensor: RecipeTensor, why: str) -> list[StandIn]:
     """The substitution for a tensor that stays as stored although it has a scheme."""
     scheme = tensor.scheme
     if scheme is None or scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
@@ -207,13 +193,11 @@ def fused_modules(names: Iterable[str]) -> list[list[str]]:
 
 def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     """A note if vLLM would not load a model with these types of modules (name -> type)."""
-    groups = fused_modules(kinds)
-    mixed = [g for g in groups if any(kinds[name] != kinds[g[0]] for name in g)]
-    if not mixed:
-        return ()
-    return (
-        f"vLLM does not load this model: it makes one module of {listed(mixed[0])}, which have "
-        f"several types here{', and of others' * (len(mixed) > 1)}.",
+    mixed = [g for g in fused_modules(kinds) if any(kinds[name] != kinds[g[0]] for name in g)]
+    return tuple(
+        f"vLLM does not load this model: it makes one module of {listed(names)}, which have "
+        f"several types here{', and of others' * (len(mixed) > 1)}."
+        for names in mixed[:1]
     )
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from qtui_core.evaluation.sensitivity.relaxation import Frontier, Option
+from qtui_core.evaluation.sensitivity.assign import Frontier, Option
 
 
 def made(rng: random.Random, tensors: int, options: int) -> list[list[Option]]:

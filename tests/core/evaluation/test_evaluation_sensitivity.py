@@ -25,9 +25,7 @@ from qtui_core.schemes.scheme import Scheme
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
-fisher = LazyImport("qtui_core.evaluation.sensitivity.fisher")
-kl = LazyImport("qtui_core.evaluation.sensitivity.kl")
-subject = LazyImport("qtui_core.evaluation.sensitivity.subject")
+predictions = LazyImport("qtui_core.evaluation.sensitivity.predictions")
 
 TEXT = Text(running_models.text(1200), "words")
 SCHEMES = [Scheme.parse(text) for text in ("int3", "int8")]
@@ -62,7 +60,7 @@ def evaluated(source: Any, name: str, scheme: Scheme, found: Any, folder: Path) 
 def check_against_evaluation(folder: Path, tmp_path: Path, names: slice, windows: int = 3) -> None:
     source = open_model(folder)
     wanted = matrices(source)
-    found = kl.divergences(source, wanted, SCHEMES, TEXT, windows=windows)
+    found = predictions.prediction_errors("kl", source, wanted, SCHEMES, TEXT, windows=windows)
     assert list(found.nats) == wanted
     for name in wanted[names]:
         for scheme, by_window in zip(SCHEMES, found.nats[name], strict=True):
@@ -108,13 +106,13 @@ def test_every_tensor_of_every_family_is_that_of_an_evaluation(tmp_path) -> None
 
 
 def test_a_model_that_changes_its_layers_outputs_in_place_runs_whole(tmp_path) -> None:
-    source = open_model(llama(tmp_path))
-    from qtui_core.evaluation.sensitivity.kl import _Batch
+    from qtui_core.evaluation.sensitivity.predictions import _Batch, _weighed_model
 
+    source = open_model(llama(tmp_path))
     name = "model.layers.1.mlp.up_proj.weight"
 
     def found(double: Any) -> Any:
-        asked = subject.weighed_model(source, [name], SCHEMES, TEXT, 2)
+        asked = _weighed_model(source, [name], SCHEMES, TEXT, 2)
         asked.model.loaded.model.model.layers[1].register_forward_pre_hook(double)
         batch = _Batch(asked, asked.model, asked.windows.ids, IDLE)
         return batch.divergences(lambda: None)[name]
@@ -128,9 +126,11 @@ def test_a_model_that_changes_its_layers_outputs_in_place_runs_whole(tmp_path) -
 def test_what_cannot_be_weighed_is_refused(tmp_path) -> None:
     source = open_model(llama(tmp_path / "m"))
     with pytest.raises(ModelError, match=r"does not use 'gone\.weight' of"):
-        kl.divergences(source, ["gone.weight"], SCHEMES, TEXT)
-    with pytest.raises(UsageError, match="The text has 24 tokens, of which the first half"):
-        kl.divergences(source, matrices(source), SCHEMES, Text("four" * 6, "four"))
+        predictions.prediction_errors("kl", source, ["gone.weight"], SCHEMES, TEXT)
+    with pytest.raises(UsageError, match="The text has 12 tokens"):
+        predictions.prediction_errors(
+            "kl", source, matrices(source), SCHEMES, Text("four" * 6, "four")
+        )
     asked = []
 
     def cancelled() -> bool:
@@ -138,7 +138,9 @@ def test_what_cannot_be_weighed_is_refused(tmp_path) -> None:
         return len(asked) > 9
 
     with pytest.raises(Cancelled):
-        kl.divergences(source, matrices(source), SCHEMES, TEXT, job=Job(cancelled=cancelled))
+        predictions.prediction_errors(
+            "kl", source, matrices(source), SCHEMES, TEXT, job=Job(cancelled=cancelled)
+        )
 
 
 def by_brute_force(folder: Path, name: str, scheme: Scheme, ids: Any, scored: int) -> list[float]:
@@ -160,13 +162,15 @@ def by_brute_force(folder: Path, name: str, scheme: Scheme, ids: Any, scored: in
 
 
 def test_estimates_are_sums_of_squared_gradients(tmp_path) -> None:
+    from qtui_core.evaluation.sensitivity.predictions import _weighed_model
+
     for tied in (False, True):
         folder = llama(tmp_path / f"m{tied}", tie_word_embeddings=tied)
         source = open_model(folder)
         wanted = matrices(source)
-        found = fisher.estimates(source, wanted, SCHEMES, TEXT, windows=2)
+        found = predictions.prediction_errors("fisher", source, wanted, SCHEMES, TEXT, windows=2)
         assert (found.by, list(found.nats)) == ("fisher", wanted)
-        asked = subject.weighed_model(source, wanted, SCHEMES, TEXT, 2)
+        asked = _weighed_model(source, wanted, SCHEMES, TEXT, 2)
         for name in wanted[:: 1 if tied else 3]:
             expected = by_brute_force(folder, name, SCHEMES[0], asked.windows.ids, found.scored)
             assert found.nats[name][0] == pytest.approx(expected, rel=1e-3), (name, tied)
@@ -178,8 +182,10 @@ def test_a_small_change_does_what_was_estimated(tmp_path) -> None:
     source = open_model(running_models.llama(tmp_path, initializer_range=0.1, hidden_size=64))
     wanted = matrices(source)
     schemes = [Scheme.parse("int8"), Scheme.parse("int6:row")]
-    estimated = fisher.estimates(source, wanted, schemes, TEXT, windows=16).nats
-    measured = kl.divergences(source, wanted, schemes, TEXT, windows=16).nats
+    estimated = predictions.prediction_errors(
+        "fisher", source, wanted, schemes, TEXT, windows=16
+    ).nats
+    measured = predictions.prediction_errors("kl", source, wanted, schemes, TEXT, windows=16).nats
     for index, scheme in enumerate(schemes):
         ratios = np.array(
             [np.mean(estimated[n][index]) / np.mean(measured[n][index]) for n in wanted]
@@ -204,7 +210,9 @@ def test_gradients_take_the_weights_of_one_layer_at_a_time(tmp_path) -> None:
         return False
 
     assert name in asked
-    fisher.estimates(source, asked, SCHEMES, TEXT, windows=1, job=Job(cancelled=cancelled))
+    predictions.prediction_errors(
+        "fisher", source, asked, SCHEMES, TEXT, windows=1, job=Job(cancelled=cancelled)
+    )
     # When a layer is loaded, that of the one before may not be let go yet.
     assert len(seen) > 8
     assert max(seen) <= 2
@@ -214,6 +222,8 @@ def test_progress_ends_at_one(tmp_path) -> None:
     told: list[float] = []
     job = Job(lambda done, total, words: told.append(done / total))
     source = open_model(llama(tmp_path))
-    kl.divergences(source, matrices(source)[:3], SCHEMES, TEXT, windows=5, job=job)
+    predictions.prediction_errors(
+        "kl", source, matrices(source)[:3], SCHEMES, TEXT, windows=5, job=job
+    )
     assert told == sorted(told)
     assert told[-1] == 1.0

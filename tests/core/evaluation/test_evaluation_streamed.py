@@ -241,16 +241,16 @@ def test_an_assignment_is_a_report_or_an_object(tmp_path) -> None:
 @over(
     "written, words",
     [
-        ("{", "is no JSON"),
+        ("{", "has no assignment"),
         ("[]", "has no assignment"),
         ("{}", "has no assignment"),
-        ('{"sensitivity": null}', "names 'sensitivity', which .* does not have"),
+        ('{"sensitivity": null}', "names 'sensitivity', which is no matrix"),
         ('{"sensitivity": {"assignment": 3}}', "has no assignment"),
         ('{"model": {"id": "m"}, "tensors": []}', "has no assignment"),
         ('{"lm_head.weight": 8}', "has no assignment"),
         ('{"lm_head.weight": "int99"}', "int99"),
-        ('{"gone.weight": "int8"}', "which .* does not have"),
-        ('{"model.norm.weight": "int8"}', "no scheme is applied to"),
+        ('{"gone.weight": "int8"}', "is no matrix of plain"),
+        ('{"model.norm.weight": "int8"}', "is no matrix of plain"),
         ('{"lm_head.weight": "int8:model"}', "int8:tensor"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_gguf_file_is_no_original_and_says_why(tmp_path) -> None:
     with pytest.raises(ModelError, match="is a GGUF file, whose tensors have other names"):
         streamed.StreamedModel(plain, "cpu")
     packed = open_model(str(write_gguf(tmp_path / "packed.gguf", weights, config, "Q8_0")))
-    with pytest.raises(UsageError, match="quantized already: qtui eval ORIGINAL --against"):
+    with pytest.raises(UsageError, match="it is quantized already"):
         uniform(Scheme.parse("int4"), packed, [])
 
 

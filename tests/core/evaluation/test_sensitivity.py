@@ -4,7 +4,6 @@ by other libraries."""
 from __future__ import annotations
 
 import itertools
-import math
 import re
 
 import numpy as np
@@ -137,24 +136,15 @@ def test_the_smallest_budget_has_no_bits_to_give(inspection):
     smallest = assigned(weighing, "16").frontier[0]
     found = assign_schemes(weighing, smallest.nbytes)
     assert {c.scheme for c in found.choices} == {"int3:group64"}
-    better = next(p for p in found.frontier if p.sqnr_db >= smallest.sqnr_db + 1)
-    assert found.conclusion.endswith(
-        f"these schemes allow no smaller one; a budget of {better.bits_per_parameter:.2f} bits "
-        f"would reach {better.sqnr_db:.1f} dB."
-    )
+    assert found.conclusion.endswith("these schemes allow no smaller one.")
 
 
 def test_an_assignment_that_is_one_scheme_is_not_beside_itself(model):
-    """In the bytes of one scheme for all nothing gains; the larger budget reaches what it says."""
     weighing = weigh(inspect_model(model, SCHEMES, full=True, pattern="a.weight"))
     whole = assigned(weighing, "16")
     nf4 = next(u for u in whole.uniform if u.scheme.startswith("nf4"))
     said = assign_schemes(weighing, nf4.point.nbytes).conclusion
     assert "for 1 tensor: no better assignment was found in that budget." in said
-    smallest = assign_schemes(weighing, whole.frontier[0].nbytes).conclusion
-    budget, reach = re.search(r"budget of ([\d.]+) bits would reach ([\d.]+) dB", smallest).groups()
-    larger = assign_schemes(weighing, math.ceil(float(budget) * weighing.parameters / 8) + 8)
-    assert larger.point.sqnr_db >= float(reach) - 0.05
 
 
 def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(inspection):
@@ -164,8 +154,6 @@ def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(inspec
         assert point.scheme == total.scheme
         assert point.point.nbytes == total.nbytes
         assert point.point.sqnr_db == pytest.approx(total.sqnr_db)
-        assert point.assigned.nbytes <= point.point.nbytes
-        assert (point.assigned.sqnr_db or math.inf) >= total.sqnr_db - 1e-9
     errors = [p.error for p in found.frontier]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] == 0.0  # everything as stored
@@ -214,7 +202,7 @@ def test_gradients_choose_better_than_weights_on_the_demo():
     import torch
     from transformers import AutoModelForCausalLM
 
-    from qtui_core.evaluation.sensitivity.fisher import estimates
+    from qtui_core.evaluation.sensitivity.predictions import prediction_errors
     from qtui_core.loading.text import text_to_choose_by
     from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 
@@ -223,7 +211,7 @@ def test_gradients_choose_better_than_weights_on_the_demo():
     with open_model("demo") as source:
         inspection = inspect_model(source, schemes, full=True)
         names = [t.info.name for t in inspection.tensors if t.errors]
-        estimated = estimates(source, names, schemes, text)
+        estimated = prediction_errors("fisher", source, names, schemes, text)
     ids = torch.frombuffer(bytearray(raw[-8192:]), dtype=torch.uint8).long().view(-1, 256)
 
     def predictions(assignment):

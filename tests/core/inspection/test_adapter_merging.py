@@ -124,9 +124,9 @@ BAD = {  # what is said -> (tensors beside those of a good adapter, settings)
     "r = 'True'": ({}, {"r": True}),
     "a number above 0": ({}, {"lora_alpha": "x"}),
     "true or false": ({}, {"use_rslora": "yes"}),
-    "no object of names": ({}, {"rank_pattern": [1]}),
+    "an object of names": ({}, {"rank_pattern": [1]}),
     "no regular expression": ({}, {"alpha_pattern": {"(": 1}}),
-    "forever to match": ({}, {"alpha_pattern": {"(a+)+": 1}}),
+    "with fewer": ({}, {"alpha_pattern": {"(a+)+": 1}}),
     "fewer repetitions": ({}, {"alpha_pattern": {".*.*.*x": 1}}),
 }  # fmt: skip
 
