@@ -250,17 +250,11 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
 
 
 class Marks(Protocol):
-    """Receives the beginning of phases, and tensors that stay with their component."""
+    """Receives the beginning of phases, and tensors that stay with their component or that a step
+    on a GPU keeps on the host. `at` is the phase that began last."""
 
     @property
-    def at(self) -> Phase | None:
-        """The phase that began last."""
-
-    def phase(self, phase: Phase) -> None:
-        """A phase begins."""
-
-    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
-        """Names tensors that stay."""
-
-    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Excludes tensors that a step on a GPU keeps on the host."""
+    def at(self) -> Phase | None: ...
+    def phase(self, phase: Phase) -> None: ...
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None: ...
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None: ...

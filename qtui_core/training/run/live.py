@@ -20,7 +20,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, sampling
-from qtui_core.training.limits import rate_of, targets_without_modules
+from qtui_core.training.limits import rate_of
 from qtui_core.training.measuring.meters import Meter, clear_workspaces, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
@@ -36,7 +36,7 @@ from qtui_core.training.model.optimizers import (
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import load_weights, settle, warm_up
 from qtui_core.training.run.data import encode, fill, text_of
-from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
+from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number
 from qtui_core.training.run.placement import Order
 from qtui_core.training.run.request import Controls
 from qtui_core.training.step import batch_of, infer, take_steps
@@ -134,8 +134,9 @@ class PhaseReporter:
         self.meter.leave_out(tensors)
 
     def say(self, text: str) -> None:
-        """Reports a line for the log; an empty one is none."""
-        self.tell(LogMessage(self.seconds, text))
+        """Reports a line for the log, if it has words."""
+        if text:
+            self.tell(LogMessage(self.seconds, text))
 
 
 def run_to_end(
@@ -170,9 +171,8 @@ def run_to_end(
                 held = reporter.finish()
             fault = fault_of(error, reporter.seconds, step, phase, held, advice)
             tell(fault)
-            if isinstance(error, QtuiError) and fault.kind != OUT_OF_MEMORY:
-                return error.exit_code
-            return 1
+            known = isinstance(error, QtuiError) and fault.kind != OUT_OF_MEMORY
+            return getattr(error, "exit_code", 1) if known else 1
     return 0 if finite else 1
 
 
@@ -206,10 +206,7 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         build.prepare_base(built, plan)
         stack.enter_context(build.kernels_of(plan))
         compare = _comparison(source, built, order, reporter)
-        names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
-        if plan.adapts and (lacking := targets_without_modules(plan, names)):
-            reporter.say(lacking)
         reporter.track(built.state(), component_of_state(built))
         batch = batch_of(built, plan, order.placement.torch_device)
         meter.standing.inputs = batch
@@ -315,11 +312,10 @@ def _train(
             reporter.tell(StepTaken(reporter.seconds, number, loss, seconds, tokens))
             if loss is not None and not math.isfinite(loss):
                 if finite:
-                    broken = not_finite(built.model)
-                    reporter.tell(not_a_number(reporter.seconds, number, loss, plan, rate, broken))
+                    reporter.tell(not_a_number(reporter.seconds, number, loss, plan, rate))
                 finite = False
-            elif said := left_out(number, scale, scale_of(scaler)):
-                reporter.say(said)
+            else:
+                reporter.say(left_out(number, scale, scale_of(scaler)))
     return finite
 
 
