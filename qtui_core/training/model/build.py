@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -207,6 +207,13 @@ def add_adapters(built: Built, plan: RunPlan) -> None:
         again = {"use_reentrant": plan.reentrant}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
     built.model = model.train(plan.trains)
+
+
+def autocast_of(plan: RunPlan, device_type: str) -> AbstractContextManager[Any]:
+    """The context of a plan's forward passes."""
+    if not plan.autocast:
+        return nullcontext()
+    return torch.autocast(device_type, dtype=DTYPES[plan.autocast_dtype])
 
 
 def attention_of(plan: RunPlan, model_class: Any) -> str:

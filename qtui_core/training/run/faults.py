@@ -39,6 +39,10 @@ _REMEDIES: Final = {
     "no kernel image is available": "A library is not built for this GPU: install a build of "
     "torch, or of bitsandbytes, that is.",
 }
+_RESTART: Final = (
+    "Start a new run; if it fails again, `nvidia-smi` shows whether the driver still reaches the "
+    "GPU."
+)
 
 
 def fault_of(
@@ -54,8 +58,14 @@ def fault_of(
     kind, message = kind_of(error), str(error)
     where = f"in step {step}, {phase}" if step else f"in {phase}"
     if kind != OUT_OF_MEMORY:
-        text = message if isinstance(error, QtuiError) else _failure(kind, where, error)
-        return Fault(seconds, step, phase, kind, text)
+        if isinstance(error, QtuiError):
+            return Fault(seconds, step, phase, kind, message)
+        first = printable((message.strip().splitlines() or [type(error).__name__])[0])
+        remedy = next((do for words, do in _REMEDIES.items() if words in message), "")
+        text = f"The run failed {where}: {type(error).__name__}: {first}. "
+        if kind == DRIVER:
+            text, remedy = f"CUDA failed {where}: {first}. ", remedy or _RESTART
+        return Fault(seconds, step, phase, kind, text + (remedy or "The log has the rest."))
     asked, helping = asked_bytes(message), changes(advice, phase)
     parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
     wanted = "" if asked is None else f", when {format_bytes(asked)} more were requested"
@@ -113,16 +123,3 @@ def not_a_number(seconds: float, step: int, loss: float, plan: RunPlan, rate: fl
         f"goes on, so that memory and time are measured, and counts as failed."
     )
     return Fault(seconds, step, "loss", NOT_A_NUMBER, text, fatal=False)
-
-
-def _failure(kind: str, where: str, error: BaseException) -> str:
-    first = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
-    remedy = next((do for words, do in _REMEDIES.items() if words in str(error)), "")
-    if kind == DRIVER:
-        remedy = remedy or (
-            "Start a new run; if it fails again, `nvidia-smi` shows whether the driver still "
-            "reaches the GPU."
-        )
-        return f"CUDA failed {where}: {first}. {remedy}"
-    more = remedy or "The log has the rest."
-    return f"The run failed {where}: {type(error).__name__}: {first}. {more}"
