@@ -31,7 +31,7 @@ CEILINGS = {
     "qtui_core/models, loading, packed": 5142,
     "qtui_core/quant": 6380,
     "qtui_core/roofline": 799,
-    "qtui_core/training": 4551,
+    "qtui_core/training": 4398,
     "the rest": 5272,
 }
 

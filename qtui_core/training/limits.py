@@ -7,7 +7,7 @@ The estimate covers more than any one machine has installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
@@ -15,7 +15,6 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.optimizers import OPTIMIZERS
-from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: What a value may require and a machine may lack: a GPU, or a package.
@@ -158,14 +157,3 @@ def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
         reasons[f"torch {runs.torch} is installed and runs"] = ["--torch"]
     idle = [f"{', '.join(flags)} ({why})" for why, flags in reasons.items()]
     return f"Without effect in this run: {'; '.join(idle)}." if idle else ""
-
-
-def targets_without_modules(plan: RunPlan, modules: Collection[str]) -> str:
-    """A sentence on adapter targets that no module has, given the full names of all modules;
-    otherwise empty."""
-    lacking = [
-        target
-        for target in plan.lora_targets
-        if target != ALL_LINEAR and not any(f".{name}".endswith(f".{target}") for name in modules)
-    ]
-    return f"No module is named {', '.join(lacking)}; no adapter is there." if lacking else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from itertools import islice, repeat
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.shape import from_config as classes
-from qtui_core.training.model.build import DTYPES, Built
+from qtui_core.training.model.build import Built, autocast_of
 from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors, scaler_tensors
 from qtui_core.training.tracing.tracker import ComponentOf, NamedTensors, Tracker
 
@@ -121,7 +121,7 @@ def take_steps(
             mean: float | None = 0.0
             for batch in islice(coming, plan.accumulation):
                 marks.phase(Phase.FORWARD)
-                with _autocast(plan, batch):
+                with autocast_of(plan, batch["input_ids"].device.type):
                     outputs = built.model(**batch)
                 loss = outputs.loss
                 marks.track(
@@ -167,7 +167,7 @@ def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Ma
         settings["decoder_input_ids"] = batch["input_ids"][:, :1]
     with torch.no_grad():
         marks.phase(Phase.FORWARD)
-        with _autocast(plan, batch):
+        with autocast_of(plan, batch["input_ids"].device.type):
             outputs = model(**batch, **settings)
         cache = getattr(outputs, "past_key_values", None)
         del outputs
@@ -191,16 +191,9 @@ def _generate(
             mask = given["attention_mask"]
             given["attention_mask"] = torch.cat([mask, mask.new_ones(plan.batch, 1)], dim=-1)
         marks.track(given.items(), Component.INPUTS)
-        with _autocast(plan, given):
+        with autocast_of(plan, given["input_ids"].device.type):
             model(**given, **settings)
         marks.track(cache_tensors(settings["past_key_values"]), Component.CACHE)
-
-
-def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
-    if not plan.autocast:
-        return nullcontext()
-    device = next(iter(batch.values())).device.type
-    return torch.autocast(device, dtype=DTYPES[plan.autocast_dtype])
 
 
 def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -250,17 +243,11 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
 
 
 class Marks(Protocol):
-    """Receives the beginning of phases, and tensors that stay with their component."""
+    """Receives the beginning of phases, and tensors that stay with their component or that a step
+    on a GPU keeps on the host. `at` is the phase that began last."""
 
     @property
-    def at(self) -> Phase | None:
-        """The phase that began last."""
-
-    def phase(self, phase: Phase) -> None:
-        """A phase begins."""
-
-    def track(self, tensors: NamedTensors, component: ComponentOf) -> None:
-        """Names tensors that stay."""
-
-    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Excludes tensors that a step on a GPU keeps on the host."""
+    def at(self) -> Phase | None: ...
+    def phase(self, phase: Phase) -> None: ...
+    def track(self, tensors: NamedTensors, component: ComponentOf) -> None: ...
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None: ...

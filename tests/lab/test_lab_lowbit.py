@@ -295,10 +295,9 @@ def test_divergence_and_chaos_are_told():
 
 @pytest.mark.slow
 def test_what_trains_as_float32_does_on_prose_and_what_does_not():
-    """The claims about integer weights, the FP8 flow with and without scales, and the passes of
-    NVFP4. After 14 steps the differences are 0.0006, 0.064, 0.0073, 0.0014, 0.0099 and 0.0000."""
+    """The claims about integer weights, and the FP8 flow with and without scales. The differences
+    are 0.0006, 0.064, 0.0073 and 0.0014."""
     names = ("int8 weights", "int8 weights nearest", "fp8 flow", "fp8 flow scaled")
-    names = (*names, "nvfp4 forward", "nvfp4 backward")
     with little_held_out():
         _, found = outcomes_of("lowbit", "fp32", *names, recipes=names, steps=14)
     d = {row["recipe"]: row.get("d") for row in found.rows}
@@ -306,5 +305,3 @@ def test_what_trains_as_float32_does_on_prose_and_what_does_not():
     assert d["int8 weights nearest"] > 0.03
     assert d["fp8 flow"] > 0.005
     assert abs(d["fp8 flow scaled"]) < 0.003
-    assert d["nvfp4 forward"] > 0.004
-    assert abs(d["nvfp4 backward"]) < 0.002

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from statistics import fmean
 
 import pytest
@@ -136,26 +137,14 @@ def test_seeds_that_disagree_show_no_difference():
 
 @pytest.mark.slow
 def test_qat_beats_its_control_on_code():
-    """At 2, 3 and 4 bits, for seeds 0, 1 and 2; at 2 bits QAT beats PTQ of the original by more
-    than 0.02.
-
-    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.018 nats ahead at
-    2 bits, where the mean is 0.031 ahead of the original, and 0.0015 at 3. At 4 bits it takes 40
-    steps to be ahead of every control, by 0.0009.
-    """
-    seeds = (0, 1, 2)
-
-    def ahead(widths, lr, steps, *more):
-        names = (f"fp32 {lr:g}", *(f"qat {bits} {lr:g}" for bits in widths), *more)
-        runs, _ = outcomes_of("qat", *names, bits=widths, lr=lr, steps=steps, seeds=seeds)
-        for bits in widths:
-            for seed in seeds:
-                behind = runs[f"fp32 {lr:g} {seed}"].facts[str(bits)]
-                assert runs[f"qat {bits} {lr:g} {seed}"].held_after < behind, (bits, seed, behind)
-        return runs
-
+    """At 2 and 3 bits, for two seeds; at 2 bits QAT beats PTQ of the original by more than 0.02.
+    After 12 steps the worst seed is 0.018 nats ahead at 2 bits and 0.0015 at 3."""
+    seeds = (0, 1)
+    names = ("as it is", "fp32 0.0002", "qat 2 0.0002", "qat 3 0.0002")
     with little_held_out(32):
-        runs = ahead((2, 3), 2e-4, 12, "as it is")
-        trained = fmean(runs[f"qat 2 0.0002 {seed}"].held_after for seed in seeds)
-        assert trained < runs["as it is"].quantized["2"] - 0.02
-    ahead((4,), 5e-5, 40)  # with half of the text held out, by 0.0003 only
+        runs, _ = outcomes_of("qat", *names, bits=(2, 3), lr=2e-4, steps=12, seeds=seeds)
+    for bits, seed in itertools.product((2, 3), seeds):
+        behind = runs[f"fp32 0.0002 {seed}"].facts[str(bits)]
+        assert runs[f"qat {bits} 0.0002 {seed}"].held_after < behind, (bits, seed, behind)
+    trained = fmean(runs[f"qat 2 0.0002 {seed}"].held_after for seed in seeds)
+    assert trained < runs["as it is"].quantized["2"] - 0.02

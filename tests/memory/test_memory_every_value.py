@@ -1,5 +1,6 @@
 """Every value of every option of a plan, at batch 1 and 2: it is estimated, or refused in a
-sentence; a trace and a live step on a CPU hold what the estimate says, or say why there is none."""
+sentence; a trace at batch 2 and a live step on a CPU at batch 1 hold what the estimate says, or say
+why there is none."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def cases() -> Iterator[Case]:
             "cpu": said_by(lambda resolved=resolved: check_runnable(resolved, "cpu")),
         }.items():
             assert not said or said.endswith("."), said
-            if not said and not (device == "cpu" and otherwise_on_a_cpu(resolved)):
+            other = device == "cpu" and otherwise_on_a_cpu(resolved)
+            if not said and not other and asked.batch == {"cuda": 2, "cpu": 1}[device]:
                 yield Case(f"{device}: {chosen}", CONFIG, chosen, device=device)
 
 

@@ -21,7 +21,6 @@ from qtui_core.models.demo import DEMO_FOLDER
 torch = LazyImport("torch")
 load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
 not_a_number = LazyImport("qtui_core.training.run.faults", "not_a_number")
-not_finite = LazyImport("qtui_core.training.run.faults", "not_finite")
 
 
 BROKEN = "model.layers.1.mlp.up_proj.weight"
@@ -38,41 +37,18 @@ def broken_demo(folder: Path, value: float) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_weights_that_are_no_numbers_are_found(name: str, value: float) -> None:
-    dtype = getattr(torch, name)
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 65) for _ in range(3))).to(dtype)
-    model.requires_grad_(False)
-    with torch.no_grad():
-        model[0].weight[1, 1] = torch.finfo(dtype).max
-    assert not_finite(model) == ()
-    with torch.no_grad():
-        model[1].weight[64, 63] = value
-        model[2].bias[0] = value
-    assert not_finite(model) == ("1.weight", "2.bias")
-    assert not_finite(model, 1) == ("1.weight",)
-    model.requires_grad_(True)
-    assert not_finite(model) == ()
-
-
 @pytest.mark.parametrize(
-    ("plan", "step", "broken", "words"),
+    ("plan", "step", "words"),
     [
-        ({}, 1, (BROKEN,), BROKEN),
-        ({}, 1, ("a", "b"), "a and others of the model"),
-        ({"dtype": "fp16"}, 4, (), "--dtype bf16"),
-        ({"dtype": "fp32", "autocast_dtype": "fp16"}, 4, (), "--autocast-dtype bf16"),
-        ({"dtype": "fp32", "autocast_dtype": "fp16", "autocast": False}, 1, (), "take another"),
-        ({}, 1, (), "before any step"),
-        ({}, 4, (), "adamw at 0.001"),
+        ({"dtype": "fp16"}, 4, "--dtype bf16"),
+        ({"dtype": "fp32", "autocast_dtype": "fp16"}, 4, "--autocast-dtype bf16"),
+        ({"dtype": "fp32", "autocast_dtype": "fp16", "autocast": False}, 1, "take another"),
+        ({}, 4, "adamw at 0.001"),
     ],
 )
-def test_what_may_be_the_cause_is_said(
-    plan: dict[str, Any], step: int, broken: tuple[str, ...], words: str
-) -> None:
+def test_what_may_be_the_cause_is_said(plan: dict[str, Any], step: int, words: str) -> None:
     resolved = resolve(RunPlan(**plan), "bf16")
-    fault = not_a_number(1.0, step, math.nan, resolved, 1e-3, broken)
+    fault = not_a_number(1.0, step, math.nan, resolved, 1e-3)
     assert words in fault.text
     assert f"step {step} is NaN" in fault.text
     assert (fault.kind, fault.fatal) == ("not a number", False)
@@ -89,19 +65,13 @@ def _told_once(ran: Ran, step: int, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+@pytest.mark.parametrize("method", ["qlora", "full"])
 def test_infinite_weights_are_told(tmp_path: Path, method: str) -> None:
     model = broken_demo(tmp_path, math.inf)
     ran = conducted(model, {"method": method, "batch": 1, "sequence": 32}, 3)
     _told_once(ran, 1, 3)
     assert all(loss is not None and math.isnan(loss) for loss in ran.losses)
-    told = "take another copy" if method == "full" else "layers.1.mlp.up_proj"
-    assert told in ran.fault.text
-    # It looks at weights without making tensors, which would be counted to the step.
-    healthy = conducted("demo", {"method": method, "batch": 1, "sequence": 32}, 3)
-    for phase in ("forward", "backward", "between steps"):
-        of_broken, of_healthy = (r.ended(phase, 3).peak_allocated_bytes for r in (ran, healthy))
-        assert of_broken == of_healthy
+    assert "take another copy" in ran.fault.text
 
 
 @pytest.mark.slow
@@ -138,7 +108,6 @@ def test_the_command_line_fails_with_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     told = [line for line in done.stderr.splitlines() if "The loss of step 1 is NaN" in line]
     assert len(told) == 1
-    assert BROKEN.removesuffix(".weight") in told[0]
     report = json.loads(done.stdout)
     assert report["status"] == "failed"
     assert report["measured"]["loss"] == [None, None]

@@ -12,7 +12,7 @@ from training_runs import LLAMA, conducted, configured
 
 from qtui_core.live.compare import by_component, by_phase
 from qtui_core.live.predict import predict
-from qtui_core.live.snapshot import LogMessage, RecordingHeader, RunDevice
+from qtui_core.live.snapshot import RecordingHeader, RunDevice
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -176,37 +176,3 @@ def test_gpt2_is_quantized_from_copies_of_its_transposed_weights(
     state = _told(tmp_path, fields, 1, **gpt2)
     (load,) = [row for row in by_phase(state) if row.name == "load"]
     assert load.gap == pytest.approx(0, abs=0.015)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "fields", "words"),
-    [
-        ({}, {"method": "full"}, None),
-        ({}, {"method": "qlora", "quant": "int8"}, "LLM.int8"),
-        ({"attention_dropout": 0.1}, {"method": "lora"}, "attention with dropout"),
-        ({"attention_dropout": 0.1}, {"method": "lora", "attention": "eager"}, None),
-        ({"attention_dropout": 0.1}, {"method": "inference"}, None),
-    ],
-)
-def test_what_only_a_cpu_holds_is_said(
-    tmp_path: Path, more: dict[str, Any], fields: dict[str, Any], words: str | None
-) -> None:
-    """And it was measured: without dropout a step holds no matrix of scores."""
-    ran = conducted(configured(tmp_path, **more), {"batch": 1, "sequence": 64, **fields}, 1)
-    assert ran.code == 0, ran.fault
-    told = [said.text for said in ran.of(LogMessage) if "n a CPU" in said.text]
-    assert len(told) == (words is not None)
-    if words is not None:
-        assert words in told[0]
-
-
-@pytest.mark.slow
-def test_attention_with_dropout_holds_its_scores_on_a_cpu(tmp_path: Path) -> None:
-    """At least a matrix of 128 by 128 in 16 bits for each of two layers and four heads."""
-    peaks = []
-    for dropout in (0.0, 0.1):
-        plan = {"method": "full", "batch": 1, "sequence": 128}
-        ran = conducted(configured(tmp_path, attention_dropout=dropout), plan, 1)
-        peaks.append(ran.ended("loss", 1).peak_allocated_bytes)
-    assert peaks[1] - peaks[0] >= 2 * 4 * 128 * 128 * 2

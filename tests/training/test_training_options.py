@@ -149,29 +149,3 @@ def _calls() -> Iterator[list[int]]:
         yield found
     finally:
         functional.scaled_dot_product_attention = plain
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "kind", "states"),
-    [
-        ("adamw", LazyImport("torch.optim", "AdamW"), {"float32"}),
-        ("adamw-fused", LazyImport("torch.optim", "AdamW"), {"float32"}),
-        ("sgd", LazyImport("torch.optim", "SGD"), set()),
-        ("adamw8bit", LazyImport("bitsandbytes.optim", "AdamW8bit"), {"uint8", "float32"}),
-    ],
-)
-def test_optimizers(made: Any, optimizer: str, kind: LazyImport, states: set[str]) -> None:
-    model, plan = made(method="full", dtype="fp32", optimizer=optimizer)
-    found = make_optimizer(plan, model)
-    assert isinstance(found, kind)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    found.step()
-    tensors = [
-        value
-        for state in found.state.values()
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor) and name != "step"
-    ]
-    assert {tensor.dtype for tensor in tensors} == {getattr(torch, name) for name in states}
-    assert bool(found.param_groups[0].get("fused")) is (optimizer == "adamw-fused")

@@ -32,7 +32,6 @@ from qtui_core.training.limits import (
     check_traceable,
     one_gpu,
     rate_of,
-    targets_without_modules,
     unused_options,
 )
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
@@ -408,13 +407,3 @@ def test_options_that_change_nothing_are_said(
     for word in words:
         assert word in told
     assert told.count(";") == max(0, len(words) - 1)
-
-
-def test_targets_that_no_module_has_are_said() -> None:
-    names = ["model", "model.layers.0.self_attn.q_proj", "lm_head"]
-
-    def told(*targets: str) -> str:
-        return targets_without_modules(RunPlan(lora_targets=targets), names)
-
-    assert told("all-linear") == told("q_proj", "self_attn.q_proj", "lm_head") == ""
-    assert "named proj, foo;" in told("q_proj", "proj", "foo")

@@ -135,10 +135,3 @@ def test_what_a_scaler_keeps_is_named(tmp_path: Path, plan: dict[str, Any]) -> N
         assert {n: b for n, b in of_scaled.items() if n != "optimizer states"} == {
             n: b for n, b in of_plain.items() if n != "optimizer states"
         }
-
-
-@pytest.mark.slow
-def test_gradients_in_float16_are_left_as_they_are_and_it_is_said(tmp_path: Path) -> None:
-    ran = conducted(configured(tmp_path), PLAN | {"dtype": "fp16", "autocast": False}, 2)
-    assert any("no scaler takes" in said.text for said in ran.of(LogMessage))
-    assert not any("Gradients are scaled" in said.text for said in ran.of(LogMessage))

@@ -4,7 +4,7 @@ base."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import nn
 
 from qtui_core.live.snapshot import AdaptersCompared
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.training.model.build import DTYPES
+from qtui_core.training.model.build import autocast_of
 
 Logits = npt.NDArray[np.float32]
 
@@ -53,11 +53,7 @@ class AdapterComparison:
 
     def _logits(self, model: Any) -> Logits:
         """float32 `[tokens, vocabulary]`, as an array: a tensor would count as the run's."""
-        autocast = (
-            torch.autocast(self._ids.device.type, dtype=DTYPES[self._plan.autocast_dtype])
-            if self._plan.autocast
-            else nullcontext()
-        )
+        autocast = autocast_of(self._plan, self._ids.device.type)
         with torch.no_grad(), _same_each_time(model), autocast:
             logits = model(input_ids=self._ids, use_cache=False).logits[0].float()
             return np.array(logits.cpu().numpy())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -156,12 +156,9 @@ def load(
         # same whichever token is the padding.
         configuration.pad_token_id = 0
     model_class = class_of(configuration)
-    how = {
-        "attn_implementation": attention_of(plan, model_class),
-        "dtype": DTYPES[plan.dtype or "fp32"],
-    }
+    how, dtype = attention_of(plan, model_class), DTYPES[plan.dtype or "fp32"]
     with torch.device(device):
-        model = model_class._from_config(configuration, **how)
+        model = model_class._from_config(configuration, attn_implementation=how, dtype=dtype)
     folds = () if margin is None else fold_layers(model, configuration, margin)
     if plan.quantized:
         quantize_linears(model, plan, device)
@@ -210,6 +207,13 @@ def add_adapters(built: Built, plan: RunPlan) -> None:
         again = {"use_reentrant": plan.reentrant}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
     built.model = model.train(plan.trains)
+
+
+def autocast_of(plan: RunPlan, device_type: str) -> AbstractContextManager[Any]:
+    """The context of a plan's forward passes."""
+    if not plan.autocast:
+        return nullcontext()
+    return torch.autocast(device_type, dtype=DTYPES[plan.autocast_dtype])
 
 
 def attention_of(plan: RunPlan, model_class: Any) -> str:
@@ -268,12 +272,9 @@ def use_liger(model: Any, plan: RunPlan) -> None:
         return
     from liger_kernel.transformers import _apply_liger_kernel_to_instance  # type: ignore
 
-    if plan.kernels == "liger":
-        _apply_liger_kernel_to_instance(model=model)
-    else:
-        _apply_liger_kernel_to_instance(
-            model=model, rope=False, rms_norm=False, swiglu=False, fused_linear_cross_entropy=True
-        )
+    names = ("rope", "rms_norm", "swiglu")
+    loss_alone = dict.fromkeys(names, False) | {"fused_linear_cross_entropy": True}
+    _apply_liger_kernel_to_instance(model=model, **({} if plan.kernels == "liger" else loss_alone))
 
 
 @contextmanager
@@ -283,17 +284,13 @@ def kernels_of(plan: RunPlan) -> Iterator[None]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from transformers.integrations import sdpa_attention
 
-    backends: dict[str, Any] = {
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    }
-    backend = backends.get(plan.attention)
-    with (
-        nullcontext() if backend is None else sdpa_kernel(backend),
-        patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_, **__: False)
-        if plan.repeat_kv
-        else nullcontext(),
-    ):
+    kernels = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+    with ExitStack() as stack:
+        if plan.attention in kernels:
+            stack.enter_context(sdpa_kernel(kernels[plan.attention]))
+        if plan.repeat_kv:
+            never = patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_, **__: False)
+            stack.enter_context(never)
         yield
 
 
@@ -308,13 +305,7 @@ def quiet() -> None:
 
 def component_of_state(built: Built) -> Callable[[str], Component]:
     """A function that tells the component of a lasting tensor from its name."""
-    known = dict.fromkeys((name for name, _ in built.model.named_buffers()), Component.BUFFERS)
-    known |= dict.fromkeys(
-        (name for name, _ in quantized_tensors(built.model)), Component.QUANTIZATION
-    )
-
-    def component(name: str) -> Component:
-        adapter = Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
-        return known.get(name, adapter)
-
-    return component
+    known = {name: Component.BUFFERS for name, _ in built.model.named_buffers()}
+    known |= {name: Component.QUANTIZATION for name, _ in quantized_tensors(built.model)}
+    adapters = {True: Component.ADAPTERS, False: Component.WEIGHTS}
+    return lambda name: known.get(name, adapters[".lora_" in name])

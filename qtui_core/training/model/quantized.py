@@ -46,7 +46,12 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     with unset_fake_temporarily():  # the new layers are empty and of a tensor subclass
         replace_with_bnb_linear(model, kept, settings)
     own = {name for name, _ in model.named_parameters()}  # a tied weight has its first name
-    for name, module in sorted(model.named_modules(), key=_by_name):
+
+    def order(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
+        """Numbers in names compare as numbers and come before words."""
+        return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in entry[0].split(".")]
+
+    for name, module in sorted(model.named_modules(), key=order):
         old = plain.pop(name, None)  # a plain weight may be freed once it is replaced
         if old is not None and module is not old:
             _fill(module, old, eight, device)
@@ -59,12 +64,6 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     model.is_quantized = True
     model.quantization_method = settings.quant_method
     model.config.quantization_config = settings
-
-
-def _by_name(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
-    """A sort key for the parts of a name. Numbers compare as numbers and come before words."""
-    parts = entry[0].split(".")
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
 def _read(module: nn.Module, device: torch.device | str, own: set[str]) -> None:

@@ -50,13 +50,9 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
 def _with_random_weights(
     model_class: Any, configuration: Any, dtype: torch.dtype, implementation: str
 ) -> Any:
-    """A model with random weights: matrices are normal numbers with the standard deviation of the
-    configuration, vectors are ones (norms) or zeros (biases).
-
-    All are cut from one row of random numbers, so that a model of any size is made at once and
-    takes no memory on the host before it moves to a device. On a CPU, `settle` gives each tensor
-    memory of its own.
-    """
+    """A model whose matrices are normal numbers with the standard deviation of the configuration,
+    and whose vectors are ones (norms) or zeros (biases). All are cut from one row of random
+    numbers, so that it is made at once; on a CPU, `settle` gives each tensor its own memory."""
     with torch.device("meta"):
         empty = model_class._from_config(configuration, dtype=dtype)
     # A tied weight is there once, as in a checkpoint: two that differ would not be tied.

@@ -26,13 +26,8 @@ _LEAST: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A text as token ids.
-
-    Attributes:
-        ids: int64 `[tokens]`.
-        words: how the text was tokenized, as text: "the model's own tokenizer", "a byte a token".
-        decode: the text of a token.
-    """
+    """A text as token ids, int64 `[tokens]`; how it was tokenized, in words such as "a byte a
+    token"; and what gives the text of a token."""
 
     ids: Ids
     words: str

@@ -1,16 +1,13 @@
-"""Turns an exception into the fault that a run reports, and finds the weights that make a loss that
-is not finite."""
+"""Turns an exception, or a loss that is not a number, into the fault that a run reports."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
-from torch import nn
 
 from qtui_core.errors import ModelError, QtuiError, memory_ran_out
 from qtui_core.live.snapshot import Fault
@@ -19,7 +16,6 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
 from qtui_core.telemetry.machine import address_limit, more_memory
-from qtui_core.training.model.quantized import quantized_tensors
 
 OUT_OF_MEMORY: Final = "out of memory"
 NOT_A_NUMBER: Final = "not a number"
@@ -43,8 +39,10 @@ _REMEDIES: Final = {
     "no kernel image is available": "A library is not built for this GPU: install a build of "
     "torch, or of bitsandbytes, that is.",
 }
-#: Elements that are examined at a time.
-_AT_ONCE: Final = 1 << 22
+_RESTART: Final = (
+    "Start a new run; if it fails again, `nvidia-smi` shows whether the driver still reaches the "
+    "GPU."
+)
 
 
 def fault_of(
@@ -60,8 +58,14 @@ def fault_of(
     kind, message = kind_of(error), str(error)
     where = f"in step {step}, {phase}" if step else f"in {phase}"
     if kind != OUT_OF_MEMORY:
-        text = message if isinstance(error, QtuiError) else _failure(kind, where, error)
-        return Fault(seconds, step, phase, kind, text)
+        if isinstance(error, QtuiError):
+            return Fault(seconds, step, phase, kind, message)
+        first = printable((message.strip().splitlines() or [type(error).__name__])[0])
+        remedy = next((do for words, do in _REMEDIES.items() if words in message), "")
+        text = f"The run failed {where}: {type(error).__name__}: {first}. "
+        if kind == DRIVER:
+            text, remedy = f"CUDA failed {where}: {first}. ", remedy or _RESTART
+        return Fault(seconds, step, phase, kind, text + (remedy or "The log has the rest."))
     asked, helping = asked_bytes(message), changes(advice, phase)
     parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
     wanted = "" if asked is None else f", when {format_bytes(asked)} more were requested"
@@ -101,27 +105,17 @@ def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]
     return tuple(sorted((s for s in saved if s[1] > 0), key=lambda entry: -entry[1])[:_NAMED])
 
 
-def not_a_number(
-    seconds: float, step: int, loss: float, plan: RunPlan, rate: float, broken: Sequence[str] = ()
-) -> Fault:
-    """The fault of a loss that is not a number. The run continues, since its memory and time stay
-    the same.
-
-    Args:
-        broken: frozen weights that are not finite.
-        rate: the learning rate.
-    """
-    if broken:
-        more = " and others" if len(broken) > 1 else ""
-        why = (
-            f"{printable(broken[0])}{more} of the model, which no step changes, hold values that "
-            f"are not finite: take another copy of the model."
-        )
-    elif "fp16" in (plan.dtype, plan.autocast_dtype if plan.autocast else None):
+def not_a_number(seconds: float, step: int, loss: float, plan: RunPlan, rate: float) -> Fault:
+    """The fault of a loss that is not a number, at a learning rate. The run continues, since its
+    memory and time stay the same."""
+    if "fp16" in (plan.dtype, plan.autocast_dtype if plan.autocast else None):
         use = "--dtype bf16" if plan.dtype == "fp16" else "--autocast-dtype bf16"
         why = f"Float16 has no numbers beyond 65,504: use {use}."
     elif step == 1:
-        why = "It is before any step: take another copy of the model, or --dtype fp32."
+        why = (
+            "It is before any step: take another copy of the model (`qtui inspect` counts weights "
+            "that are not finite), or --dtype fp32."
+        )
     else:
         why = f"{plan.optimizer} at {rate:g} took too large steps: another --optimizer may help."
     text = (
@@ -129,37 +123,3 @@ def not_a_number(
         f"goes on, so that memory and time are measured, and counts as failed."
     )
     return Fault(seconds, step, "loss", NOT_A_NUMBER, text, fatal=False)
-
-
-def _failure(kind: str, where: str, error: BaseException) -> str:
-    first = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
-    remedy = next((do for words, do in _REMEDIES.items() if words in str(error)), "")
-    if kind == DRIVER:
-        remedy = remedy or (
-            "Start a new run; if it fails again, `nvidia-smi` shows whether the driver still "
-            "reaches the GPU."
-        )
-        return f"CUDA failed {where}: {first}. {remedy}"
-    more = remedy or "The log has the rest."
-    return f"The run failed {where}: {type(error).__name__}: {first}. {more}"
-
-
-def not_finite(model: nn.Module, most: int = 3) -> tuple[str, ...]:
-    """The names of up to `most` frozen parameters, or constants of quantized ones, that contain an
-    infinity or NaN. Trainable parameters are not examined, because one step spoils all of them.
-
-    Reads copies on the host, so that it allocates no bytes on the device, which would be counted.
-    """
-    return tuple(islice((name for name, tensor in _frozen(model) if not _finite(tensor)), most))
-
-
-def _frozen(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    parameters = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    for name, tensor in chain(parameters, quantized_tensors(model)):
-        if tensor.is_floating_point():
-            yield name.removeprefix("base_model.model."), tensor
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    parts = tensor.detach().cpu().reshape(-1).split(_AT_ONCE)
-    return all(bool(torch.isfinite(part).all()) for part in parts)

@@ -9,48 +9,32 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
-from typing import Final
 
 import torch
 
 from qtui_core.errors import QtuiError
 from qtui_core.live.snapshot import LogMessage, PhaseBegun, Snapshot, State, StepRanges, StepTaken
+from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, sampling
-from qtui_core.training.limits import rate_of, targets_without_modules
+from qtui_core.training.limits import rate_of
 from qtui_core.training.measuring.meters import Meter, clear_workspaces, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
-from qtui_core.training.model import build
+from qtui_core.training.model import build, optimizers
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
-from qtui_core.training.model.build import component_of_state
-from qtui_core.training.model.optimizers import (
-    left_out,
-    make_optimizer,
-    make_scaler,
-    scale_of,
-    shared_tables,
-)
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import load_weights, settle, warm_up
 from qtui_core.training.run.data import encode, fill, text_of
-from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
+from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number
 from qtui_core.training.run.placement import Order
 from qtui_core.training.run.request import Controls
 from qtui_core.training.step import batch_of, infer, take_steps
 from qtui_core.training.tracing.tracker import ComponentOf, NamedTensors
 
-IMPORT = "import"
-QUANTIZE = "quantize"
-#: The phase that compares the logits with adapters on and off.
-COMPARE = "compare"
-
-
 Tell = Callable[[Snapshot], None]
-
-_OF_A_STEP: Final = frozenset(Phase)
 
 
 class PhaseReporter:
@@ -86,7 +70,7 @@ class PhaseReporter:
 
     @property
     def at(self) -> Phase | None:
-        return Phase(self.name) if self.name in _OF_A_STEP else None
+        return Phase(self.name) if self.name in frozenset(Phase) else None
 
     def phase(self, phase: str, *, begun: bool = False) -> None:
         """Ends the current phase and begins the next. `begun`: its beginning was reported already.
@@ -134,8 +118,9 @@ class PhaseReporter:
         self.meter.leave_out(tensors)
 
     def say(self, text: str) -> None:
-        """Reports a line for the log; an empty one is none."""
-        self.tell(LogMessage(self.seconds, text))
+        """Reports a line for the log, if it has words."""
+        if text:
+            self.tell(LogMessage(self.seconds, text))
 
 
 def run_to_end(
@@ -170,9 +155,8 @@ def run_to_end(
                 held = reporter.finish()
             fault = fault_of(error, reporter.seconds, step, phase, held, advice)
             tell(fault)
-            if isinstance(error, QtuiError) and fault.kind != OUT_OF_MEMORY:
-                return error.exit_code
-            return 1
+            known = isinstance(error, QtuiError) and fault.kind != OUT_OF_MEMORY
+            return getattr(error, "exit_code", 1) if known else 1
     return 0 if finite else 1
 
 
@@ -182,7 +166,7 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
     Raises Stopped if it is asked to stop, QtuiError for what cannot be run, and whatever libraries
     raise if a step fails.
     """
-    plan, meter = order.plan, reporter.meter
+    plan, meter, device = order.plan, reporter.meter, order.placement.torch_device
     with ExitStack() as stack:
         reporter.phase(IMPORT, begun=True)
         build.quiet()
@@ -200,18 +184,20 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         tokens = encode(learned.content, source, built.model)
         stack.enter_context(meter.watch())
         if plan.quant is not None:
-            _quantize(built, order, reporter)
+            reporter.phase(QUANTIZE)
+            if device != "cpu":
+                nbytes = stored_bytes(built.model, plan)
+                warm_up(nbytes, device, order.placement.device.capacity_bytes)
+            quantize_linears(built.model, plan, device)
+            reporter.track(built.state(), build.component_of_state(built))
         reporter.phase(Phase.PREPARE)
         build.use_liger(built.model, plan)
         build.prepare_base(built, plan)
         stack.enter_context(build.kernels_of(plan))
         compare = _comparison(source, built, order, reporter)
-        names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
-        if plan.adapts and (lacking := targets_without_modules(plan, names)):
-            reporter.say(lacking)
-        reporter.track(built.state(), component_of_state(built))
-        batch = batch_of(built, plan, order.placement.torch_device)
+        reporter.track(built.state(), build.component_of_state(built))
+        batch = batch_of(built, plan, device)
         meter.standing.inputs = batch
         reporter.track(batch.items(), Component.INPUTS)
         reporter.say(
@@ -221,11 +207,14 @@ def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
         compare()
         # The same batch object again and again, filled with the next tokens each time.
         batches = (batch for _ in fill(batch, tokens.ids, plan))
-        finite = True
-        if plan.trains:
-            finite = _train(built, plan, batches, reporter, order)
-        else:
-            _infer(built, plan, batches, reporter, order.steps)
+        finite = not plan.trains or _train(built, plan, batches, reporter, order)
+        tokens_of_step = plan.batch * (plan.sequence + max(0, plan.generate - 1))
+        for number in () if plan.trains else _numbers(reporter, order.steps):
+            inputs = {name: tensor for name, tensor in next(batches).items() if name != "labels"}
+            began = reporter.working
+            infer(built, plan, inputs, reporter)
+            seconds = reporter.working - began
+            reporter.tell(StepTaken(reporter.seconds, number, None, seconds, tokens_of_step))
         compare()
         reporter.finish()
         return finite
@@ -241,20 +230,10 @@ def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.B
     reporter.meter.standing.built = built
     if order.plan.quant is None:
         settle(built.model, order.placement.torch_device)
-        reporter.track(built.state(), component_of_state(built))
+        reporter.track(built.state(), build.component_of_state(built))
     else:
         reporter.leave_out(tensor for _, tensor in built.state())
     return built
-
-
-def _quantize(built: build.Built, order: Order, reporter: PhaseReporter) -> None:
-    plan, placement = order.plan, order.placement
-    reporter.phase(QUANTIZE)
-    if placement.torch_device != "cpu":
-        nbytes = stored_bytes(built.model, plan)
-        warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
-    quantize_linears(built.model, plan, placement.torch_device)
-    reporter.track(built.state(), component_of_state(built))
 
 
 def _comparison(
@@ -293,9 +272,11 @@ def _train(
     if reporter.name != Phase.PREPARE:
         reporter.phase(Phase.PREPARE)
     standing = reporter.meter.standing
-    optimizer = standing.optimizer = make_optimizer(plan, built.model, rate)
-    scaler = standing.scaler = make_scaler(plan, built.model, order.placement.torch_device)
-    reporter.track(shared_tables(optimizer), Component.OPTIMIZER)
+    optimizer = standing.optimizer = optimizers.make_optimizer(plan, built.model, rate)
+    scaler = standing.scaler = optimizers.make_scaler(
+        plan, built.model, order.placement.torch_device
+    )
+    reporter.track(optimizers.shared_tables(optimizer), Component.OPTIMIZER)
     reporter.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
     if scaler is not None:
         reporter.say("Gradients are scaled, as a Trainer with fp16=True does it.")
@@ -303,7 +284,7 @@ def _train(
     finite = True
     with closing(take_steps(built, optimizer, plan, batches, reporter, scaler)) as taken:
         for number in _numbers(reporter, order.steps):
-            scale = scale_of(scaler)
+            scale = optimizers.scale_of(scaler)
             began = reporter.working
             if reporter.controls.take_ranges() or (order.ranges and number == order.steps):
                 with ranges_of_step(built.model, scale, reporter.aside) as ranges:
@@ -315,28 +296,11 @@ def _train(
             reporter.tell(StepTaken(reporter.seconds, number, loss, seconds, tokens))
             if loss is not None and not math.isfinite(loss):
                 if finite:
-                    broken = not_finite(built.model)
-                    reporter.tell(not_a_number(reporter.seconds, number, loss, plan, rate, broken))
+                    reporter.tell(not_a_number(reporter.seconds, number, loss, plan, rate))
                 finite = False
-            elif said := left_out(number, scale, scale_of(scaler)):
-                reporter.say(said)
+            else:
+                reporter.say(optimizers.left_out(number, scale, optimizers.scale_of(scaler)))
     return finite
-
-
-def _infer(
-    built: build.Built,
-    plan: RunPlan,
-    batches: Iterator[dict[str, torch.Tensor]],
-    reporter: PhaseReporter,
-    steps: int | None,
-) -> None:
-    tokens = plan.batch * (plan.sequence + max(0, plan.generate - 1))
-    for number in _numbers(reporter, steps):
-        batch = {name: tensor for name, tensor in next(batches).items() if name != "labels"}
-        began = reporter.working
-        infer(built, plan, batch, reporter)
-        seconds = reporter.working - began
-        reporter.tell(StepTaken(reporter.seconds, number, None, seconds, tokens))
 
 
 def _numbers(reporter: PhaseReporter, steps: int | None) -> Iterator[int]:

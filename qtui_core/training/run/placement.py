@@ -66,15 +66,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Order:
-    """What to run: nothing of the plan is left open, and this machine can run it.
-
-    Attributes:
-        plan, placement: what to run, and where.
-        steps: how many; None has no end.
-        data: path of a text file; None is the built-in text.
-        text: a prompt on which adapters are compared, or None.
-        ranges: whether the last step reports where its numbers lie.
-    """
+    """What to run, and where: nothing of the plan is left open, and this machine can run it. The
+    rest is as in RunRequest."""
 
     plan: RunPlan
     placement: Placement

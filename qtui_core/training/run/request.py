@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, fields, replace
 from typing import Any, Final, Literal, get_args
 
@@ -79,9 +79,16 @@ def parse_request(line: str | bytes) -> RunRequest:
         raise UsageError(
             'The request for a run names a model, as in {"model": "demo", "plan": {}}.'
         )
-    _check_names(found, RunRequest, "A request for a run has no {}.")
-    if isinstance(plan := found.get("plan"), dict):
-        _check_names(plan, RunPlan, "A plan has no {}.")
+    kinds: Any = (
+        (found, RunRequest, "A request for a run has no {}."),
+        (found.get("plan"), RunPlan, "A plan has no {}."),
+    )
+    for given, kind, sentence in kinds:
+        names: Any = fields(kind)  # a mistyped one would be ignored
+        if unknown := sorted(
+            set(given if isinstance(given, dict) else ()) - {n.name for n in names}
+        ):
+            raise UsageError(sentence.format(", ".join(unknown)))
     try:
         request = from_plain(RunRequest, found)
     except CodecError as error:
@@ -89,13 +96,6 @@ def parse_request(line: str | bytes) -> RunRequest:
     if request.steps is not None and request.steps < 1:
         raise UsageError(f"The number of steps is a whole number from 1 on, not {request.steps}.")
     return request
-
-
-def _check_names(given: Mapping[str, Any], kind: Any, sentence: str) -> None:
-    """Raises UsageError for names that are not fields: a mistyped one would be ignored."""
-    unknown = sorted(given.keys() - {one.name for one in fields(kind)})
-    if unknown:
-        raise UsageError(sentence.format(", ".join(unknown)))
 
 
 Control = Literal["pause", "resume", "step", "stop", "ranges"]
@@ -113,7 +113,7 @@ class Controls:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._paused = False
-        self._stopping = False
+        self.stopping = False
         self._single = 0
         self._ranges = False
 
@@ -131,7 +131,7 @@ class Controls:
             elif control == "ranges":
                 self._ranges = True
             else:
-                self._stopping = True
+                self.stopping = True
             self._changed.notify_all()
 
     def take_ranges(self) -> bool:
@@ -140,13 +140,9 @@ class Controls:
             asked, self._ranges = self._ranges, False
             return asked
 
-    @property
-    def stopping(self) -> bool:
-        return self._stopping
-
     def check(self) -> None:
         """Raises Stopped if the run should stop."""
-        if self._stopping:
+        if self.stopping:
             raise Stopped
 
     def before_step(self, report: Callable[[str], None]) -> None:
@@ -158,7 +154,7 @@ class Controls:
                 return
             if not self._single:
                 report("paused")
-                self._changed.wait_for(lambda: self._stopping or self._single or not self._paused)
+                self._changed.wait_for(lambda: self.stopping or self._single or not self._paused)
                 self.check()
                 report("running")
             self._single = max(0, self._single - 1)

@@ -21,7 +21,6 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Pha
 from qtui_core.memory.step.run import MICRO_BATCHES
 from qtui_core.training.limits import check_traceable
 from qtui_core.training.model import build
-from qtui_core.training.model.build import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer
 from qtui_core.training.step import batch_of, run_steps
 from qtui_core.training.tracing.fake_cuda import fake_cuda
@@ -105,14 +104,14 @@ def _run(
             built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks
         tracker.phase(Phase.LOAD)
-        tracker.track(built.state(), component_of_state(built))
+        tracker.track(built.state(), build.component_of_state(built))
         stack.enter_context(tracker)
         if on_gpu:
             stack.enter_context(FakeKernels())
         tracker.phase(Phase.PREPARE)
         with _told_as(UsageError, "The model cannot be prepared as the plan asks"):
             build.prepare(built, plan)
-        tracker.track(built.state(), component_of_state(built))
+        tracker.track(built.state(), build.component_of_state(built))
         batch = batch_of(built, plan, device)
         tracker.track(batch.items(), Component.INPUTS)
         tracker.places.watch(built.model)

@@ -1,19 +1,16 @@
-"""Records every storage that operations allocate and free, while a real model runs.
-
-It works on real CPU tensors and on fake tensors of any device. A storage is recorded when an
-operation first returns it, and freed when the last tensor that uses it is deleted. Tensors of other
-devices are not counted. Bytes are those of the storage, before any rounding.
+"""Records every storage that operations allocate and free, while a real model runs, on real CPU
+tensors or fake tensors of any device. A storage is recorded when an operation first returns it, and
+freed when the last tensor that uses it is deleted. Tensors of other devices are not counted. Bytes
+are those of the storage, before any rounding.
 
 The module that an operation belongs to is the one whose forward pass ran it, or whose backward pass
-did. In the forward pass, hooks on modules keep a stack. Autograd numbers its nodes in the order in
-which they are created: the numbers at which modules were entered and left tell in the backward pass
-which module a node comes from. A layer is announced when its forward pass begins, and again when
-the first node of its backward pass runs.
+did. Autograd numbers its nodes in the order in which they are created: the numbers at which modules
+were entered and left tell in the backward pass which module a node comes from.
 
 A trace knows the sizes of tensors but not where they come from. A dimension that is as large as a
-letter's value is taken to be that letter; if several letters have the value, the first in the list,
-which is the most frequent one, is taken. So a formula of a trace always evaluates to the traced
-bytes, but it may name another letter of the same value.
+letter's value is taken to be that letter; of several letters, the first in the list, which is the
+most frequent one. So a formula of a trace always evaluates to the traced bytes, but it may name
+another letter of the same value.
 """
 
 from __future__ import annotations
@@ -112,14 +109,10 @@ class Places:
             return ""
         return self._names[bisect_right(self._numbers, node._sequence_nr()) - 1]
 
-    def of(self, name: str) -> tuple[int, str]:
-        """(layer, name within the layer) for a tensor's name in the model."""
-        return place_in(self.stacks, name)
-
     def watch(self, model: nn.Module) -> None:
         """Starts to follow the modules of a model."""
         for full, module in model.named_modules():
-            name = self.of(full)[1]
+            name = place_in(self.stacks, full)[1]
             module.register_forward_pre_hook(lambda _module, _args, name=name: self._enter(name))
             module.register_forward_hook(lambda *_: self._leave(), always_call=True)
 
@@ -243,12 +236,10 @@ class Tracker(TorchDispatchMode):
         at: the phase that began last.
     """
 
-    def __init__(
-        self, device_type: str, places: Places | None = None, dimensions: Dimensions | None = None
-    ) -> None:
+    def __init__(self, device_type: str, dimensions: Dimensions | None = None) -> None:
         super().__init__()
         self._sides = dimensions
-        self.places = places or Places()
+        self.places = Places()
         self.live = 0
         self.at: Phase | None = None
         self._device = device_type
@@ -326,7 +317,7 @@ class Tracker(TorchDispatchMode):
             entry = self._record(tensor, None)
             if entry is None or entry.id in self._labels:
                 continue
-            layer, name = self.places.of(full)
+            layer, name = place_in(self.places.stacks, full)
             self._layers[entry.id] = layer
             self._labels[entry.id] = Label(
                 name, component(full) if callable(component) else component
@@ -389,7 +380,8 @@ class Tracker(TorchDispatchMode):
         if self._own_references == _ASKING:
             self._own_references = references
         # A gradient that is a view shares its storage with its base.
-        return references == self._own_references and not first._is_view() and _is_dense(first)
+        alone = references == self._own_references and not first._is_view()
+        return alone and bool(_aten.is_non_overlapping_and_dense(first))
 
     def _record(self, tensor: torch.Tensor, func: Any) -> _Storage | None:
         """The entry of a tensor's storage, which is recorded if it is new."""
@@ -448,27 +440,17 @@ class _Storage:
     reference: Any = None
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill its memory without gaps, in any order."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
 class CpuTracker(Tracker):
     """A Tracker of CPU tensors. It corrects a difference to a CPU run without a tracker: a dispatch
     mode sees a product with 4-bit weights as one operation. On a CPU bitsandbytes composes it of
     several (backends/default/ops.py); they are run one by one, so that their tensors are
     recorded."""
 
+    _product: Any = None
+    _composed: Any = None
+
     def __init__(self) -> None:
         super().__init__("cpu")
-        self._product: Any = None
-        self._composed: Callable[..., Any] | None = None
 
     def __enter__(self) -> Self:
         if self._product is None and "bitsandbytes" in sys.modules:
@@ -480,7 +462,7 @@ class CpuTracker(Tracker):
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is self._product and self._composed is not None:
+        if func is self._product:
             with self:
                 return self._composed(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
