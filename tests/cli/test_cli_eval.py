@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(qtui, tmp_path):
         (("demo", "--activations", "int8:model"), 2, "int8:tensor"),
         (("demo", "--windows", "0"), 2, "--windows is 0; it takes 1 or more"),
         (("demo", "--window", "4"), 2, "--window is 4"),
-        (("demo", "--text", str(tmp_path / "none.txt")), 2, "is not there"),
+        (("demo", "--text", str(tmp_path / "none.txt")), 2, "is no file"),
         (("demo", "--text", str(short)), 2, "is empty"),
         (("demo", "--assignment", str(tmp_path / "none.json")), 2, "cannot be read"),
         (("demo", "--assignment", "~no-such-user/a.json"), 2, "cannot be read"),
