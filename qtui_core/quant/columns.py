@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,20 +113,19 @@ def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
     The thresholds admit 1, 2, 3, 4, 6, 8, 12, 16, ... columns, and each is the shortest decimal
     that does so. Columns of equal magnitude are admitted together. Empty for a tensor of zeros.
     """
-    absmax = np.unique(columns.absmax)[::-1]
-    if not absmax.size or absmax[0] <= 0:
+    absmax = np.sort(columns.absmax)[::-1].tolist()
+    if not absmax or absmax[0] <= 0:
         return ()
-    ladder = [_shortest(float(absmax[0]), math.inf)]
-    wanted = 1
-    for larger, smaller in pairwise([*absmax.tolist(), 0.0]):
-        count = int(np.count_nonzero(columns.absmax >= larger))
-        if count > max(1, columns.absmax.size // 8):
-            break
+    edges = [math.inf, *absmax, 0.0]
+    # Between two columns of equal magnitude there is no threshold.
+    possible = [n for n in range(1 + max(1, len(absmax) // 8)) if edges[n] > edges[n + 1]]
+    counts, wanted = [0], 1
+    for count in possible[1:]:
         if count >= wanted:
-            ladder.append(_shortest(smaller, larger))
+            counts.append(count)
             while wanted <= count:
                 wanted += max(1, 1 << (wanted.bit_length() - 2)) if wanted > 1 else 1
-    return tuple(ladder)
+    return tuple(_shortest(edges[n + 1], edges[n]) for n in counts)
 
 
 def _shortest(above: float, up_to: float) -> float:

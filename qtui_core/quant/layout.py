@@ -400,19 +400,13 @@ def group_sums(layout: Layout, x: Float32, counted: Bool | None = None) -> tuple
     ones = np.ones(x.size) if counted is None else counted.astype(np.float64)
     if counted is not None:
         magnitudes[~counted] = 0
-    sums, counts = (np.empty(group_count(layout, x.size)) for _ in range(2))
-    for views, targets in group_views(layout, (magnitudes, ones), (sums, counts)):
-        for view, target in zip(views, targets, strict=True):
-            if isinstance(layout, Tiles):
-                np.sum(view.sum(axis=3), axis=1, out=target[:, 0, :, 0])
-            else:
-                axis = 0 if isinstance(layout, Columns) else -1
-                np.sum(view, axis=axis, keepdims=True, out=target)
-    return sums, counts
+    if not x.size:
+        return np.zeros(group_count(layout, 0)), np.zeros(group_count(layout, 0))
+    return _reduce(np.add, layout, magnitudes), _reduce(np.add, layout, ones)
 
 
 def _reduce(which: np.ufunc, layout: Layout, x: Array) -> Array:
-    """Minimum or maximum of each group, in the order of the groups."""
+    """Minimum, maximum or sum of each group, in the order of the groups."""
     match layout:
         case Columns(columns):
             result: Array = which.reduce(x.reshape(-1, columns), axis=0)
@@ -460,15 +454,10 @@ def part_size(layout: Layout) -> int:
 def partial_sums(layout: Layout, x: Float32) -> tuple[Float64, Float64]:
     """Sums and counts of the finite magnitudes in the parts of a segment of Whole or Columns, each
     `[parts, groups]`. Segments start at multiples of `part_size(layout)`."""
-    finite = np.isfinite(x)
-    size = part_size(layout)
+    size, columns = part_size(layout), 1
+    parts: Layout = Runs(size)
     if isinstance(layout, Columns):
-        starts = np.arange(0, x.size // layout.columns, size // layout.columns)
-        magnitudes = np.where(finite, np.abs(x.astype(np.float64)), 0)
-        sums, counts = (
-            np.add.reduceat(values.reshape(-1, layout.columns), starts, axis=0, dtype=np.float64)
-            for values in (magnitudes, finite)
-        )
-        return sums, counts
-    sums, counts = group_sums(Runs(size), x, finite)
-    return sums[:, None], counts[:, None]
+        columns = layout.columns
+        parts = Tiles(columns, size // columns, 1)
+    sums, counts = group_sums(parts, x, np.isfinite(x))
+    return sums.reshape(-1, columns), counts.reshape(-1, columns)
