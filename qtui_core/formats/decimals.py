@@ -26,17 +26,10 @@ def format_exact(value: Exact, digits: int = 17, ellipsis: str = "…") -> str:
     magnitude = abs(value)
     exponent = floor_log10(magnitude)
     scaled = magnitude * Fraction(10) ** (digits - 1 - exponent)
-    whole = scaled.numerator // scaled.denominator
-    sign = "-" if value < 0 else ""
+    whole, sign = int(scaled), "-" if value < 0 else ""
     if scaled == whole:
-        text = str(whole).rstrip("0")
-        if -5 <= exponent < _LONGEST_WHOLE:
-            return sign + _positional(text, exponent)
-        return sign + _scientific(text, exponent)
-    text = str(whole)
-    if -5 <= exponent < digits:
-        return sign + _positional(text, exponent, ellipsis)
-    return sign + _scientific(text, exponent, ellipsis)
+        return sign + _written(whole, exponent, -5 <= exponent < _LONGEST_WHOLE)
+    return sign + _written(whole, exponent, -5 <= exponent < digits, ellipsis)
 
 
 def format_rounded(value: Exact, digits: int = 3, signed: bool = False) -> str:
@@ -55,10 +48,7 @@ def format_rounded(value: Exact, digits: int = 3, signed: bool = False) -> str:
     whole = round(magnitude * Fraction(10) ** (digits - 1 - exponent))
     if whole == 10**digits:
         whole, exponent = whole // 10, exponent + 1
-    text = str(whole).rstrip("0")
-    if -2 <= exponent < digits:
-        return sign + _positional(text, exponent)
-    return sign + _scientific(text, exponent)
+    return sign + _written(whole, exponent, -2 <= exponent < digits)
 
 
 def exact_fraction_text(value: Exact) -> str:
@@ -97,14 +87,15 @@ def _special_text(value: float) -> str:
     return "-0" if value == 0 else ("-inf" if value < 0 else "inf")
 
 
-def _scientific(digits: str, exponent: int, tail: str = "") -> str:
-    """The digits d1d2d3… as the number d1.d2d3… · 10^exponent."""
-    return f"{digits[0]}{'.' if digits[1:] else ''}{digits[1:]}{tail}e{exponent:+d}"
-
-
-def _positional(digits: str, exponent: int, tail: str = "") -> str:
-    if exponent < 0:
+def _written(whole: int, exponent: int, positional: bool, tail: str = "") -> str:
+    """The digits d1d2d3… of `whole` as the number d1.d2d3… · 10^exponent: with its point in place,
+    or as "d1.d2d3e+2". Zeros at the end of exact digits are left out; a `tail` follows cut ones."""
+    digits = str(whole) if tail else str(whole).rstrip("0")
+    if positional and exponent < 0:
         return "0." + "0" * (-exponent - 1) + digits + tail
-    digits = digits.ljust(exponent + 1, "0")
-    whole, places = digits[: exponent + 1], digits[exponent + 1 :]
-    return f"{whole}{'.' if places or tail else ''}{places}{tail}"
+    point = exponent + 1 if positional else 1
+    digits = digits.ljust(point, "0")
+    number = (
+        f"{digits[:point]}{'.' * bool(digits[point:] or (tail and positional))}{digits[point:]}"
+    )
+    return f"{number}{tail}" if positional else f"{number}{tail}e{exponent:+d}"

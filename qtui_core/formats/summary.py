@@ -10,7 +10,7 @@ from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.scalar import Exact, floor_log2, is_finite, is_negative
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat
 from qtui_core.formats.table import FormatOutcome, FormatRow
-from qtui_core.quantities import power_text
+from qtui_core.quantities import phrase, power_text
 
 #: More entries than this are cut to the first two and a count.
 _MOST_NAMED = 3
@@ -66,8 +66,7 @@ def names(rows: Rows, among: Rows) -> str:
     if len(entries) > _MOST_NAMED:
         more = sum(count for _, count in entries[2:])
         return f"{entries[0][0]}, {entries[1][0]} and {more} more"
-    titles = [title for title, _ in entries]
-    return " and ".join([", ".join(titles[:-1]), titles[-1]] if titles[1:] else titles)
+    return phrase([title for title, _ in entries])
 
 
 def percent(row: FormatRow, digits: int = 2) -> str:
