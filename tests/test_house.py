@@ -28,7 +28,7 @@ CEILINGS = {
     "qtui_core/inspection, evaluation": 6199,
     "qtui_core/lab": 5200,
     "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 5142,
+    "qtui_core/models, loading, packed": 5125,
     "qtui_core/quant": 6367,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4398,

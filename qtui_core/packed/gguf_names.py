@@ -16,7 +16,7 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, transposed
+from qtui_core.packed.views import HalvesOfHeads, ShiftedRows, transposed
 from qtui_core.quant.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
@@ -93,7 +93,7 @@ def restore(
     architecture = _architecture(source)
     config: Mapping[str, Any] = source.config or {}
     if place.expert is not None:
-        return OneOfMany(rows, place.expert, height)
+        return ShiftedRows(rows, place.expert * height, height)
     match = _QUERY_OR_KEY.search(place.tensor)
     if match and architecture in _PAIRED_ROWS:
         heads = config.get("num_attention_heads")
@@ -102,7 +102,7 @@ def restore(
         if type(heads) is int and heads > 0 and rows.shape[0] % (2 * heads) == 0:
             return HalvesOfHeads(rows, heads)
     if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
-        return LessOne(rows)
+        return ShiftedRows(rows, added=-1.0)
     if is_transposed(name, source):
         return transposed(rows)
     return rows

@@ -35,28 +35,20 @@ class HalvesOfHeads:
         return self._stored.rows(first, int(place.max()) + 1)[place - first]
 
 
-class LessOne:
-    """Norm weights less one: Gemma and Nemotron store w and multiply by w + 1, and llama.cpp
-    stores w + 1."""
+class ShiftedRows:
+    """Rows of a weight from row `first` on, with a number added: the matrix of one expert in a
+    stored tensor `[experts, out, in]`; or norm weights less one, as Gemma and Nemotron store w and
+    multiply by w + 1, and llama.cpp stores w + 1."""
 
-    def __init__(self, stored: RowSource) -> None:
-        self.shape = stored.shape
-        self._stored = stored
-
-    def rows(self, start: int, stop: int) -> Float32:
-        return self._stored.rows(start, stop) - np.float32(1)
-
-
-class OneOfMany:
-    """The matrix of expert `index` in a stored tensor `[experts, out, in]`."""
-
-    def __init__(self, stored: RowSource, index: int, rows: int) -> None:
-        self.shape = (rows, stored.shape[1])
-        self._stored = stored
-        self._first = index * rows
+    def __init__(
+        self, stored: RowSource, first: int = 0, rows: int | None = None, added: float = 0.0
+    ) -> None:
+        self.shape = (stored.shape[0] if rows is None else rows, stored.shape[1])
+        self._stored, self._first, self._added = stored, first, np.float32(added)
 
     def rows(self, start: int, stop: int) -> Float32:
-        return self._stored.rows(self._first + start, self._first + stop)
+        rows = self._stored.rows(self._first + start, self._first + stop)
+        return rows + self._added if self._added else rows
 
 
 class KeptWhole:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe
-from qtui_core.models.files.ggml_types import BY_NAME
+from qtui_core.models.files.gguf import BY_NAME
 
 #: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
 #: otherwise.

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.extras import importing
 from qtui_core.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, decode
-from qtui_core.models.files.ggml_types import BY_NAME
-from qtui_core.models.files.gguf import ggml_type
+from qtui_core.models.files.gguf import BY_NAME, ggml_type
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import row_elements, rows_of

@@ -1,7 +1,8 @@
 """The header of a GGUF file: metadata, then names, shapes, types and places of its tensors.
 
 Format: docs/gguf.md of ggml, versions 2 and 3, little-endian. Every count and length is
-checked against the size of the file before anything is made of it.
+checked against the size of the file before anything is made of it. The blocks of the types are
+those of `GGML_QUANT_SIZES` of gguf 0.19 and `ggml-common.h` of llama.cpp, which it mirrors.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.ggml_types import BY_NAME, GGML_TYPES, GgmlType
 from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import regular_file_size, unreadable
 from qtui_core.models.files.safetensors import MAX_SIZE, Header
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import QuantizationInfo
-from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
+from qtui_core.models.tensors import DESCRIBED_IN, DTYPE_BITS, Role, TensorInfo
 
 #: Dimensions of a tensor: GGML_MAX_DIMS.
 MAX_DIMENSIONS = 4
@@ -42,6 +43,51 @@ _SCALARS = {
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 _SPLIT = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.gguf)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class GgmlType:
+    """Attributes:
+    name: what llama.cpp calls it; for plain numbers the safetensors tag, which is the same.
+    block: elements of a row that share scales; rows are whole blocks.
+    nbytes: bytes of one block.
+    """
+
+    name: str
+    block: int
+    nbytes: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Numbers stored as they are, without a scale."""
+        return self.name in DTYPE_BITS
+
+    @property
+    def is_known_to_gguf(self) -> bool:
+        """Whether the gguf library has code to decode it."""
+        return self.name not in _UNDECODED
+
+
+_UNDECODED = frozenset({"Q8_1", "Q8_K", "Q1_0"})
+
+#: By the number that stands for the type in a file. 4, 5 and 31 to 38 were given up.
+GGML_TYPES = {
+    number: GgmlType(*row)
+    for number, row in {
+        0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
+        6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),
+        10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
+        13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+        16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98),
+        19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110),
+        22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2),
+        26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56),
+        30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+        40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+    }.items()
+}  # fmt: skip
+
+BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}
 
 
 def split_files(path: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from gguf_models import write_gguf  # noqa: E402
 from qtui_core.errors import ModelError, UsageError  # noqa: E402
 from qtui_core.models import Role, open_model  # noqa: E402
 from qtui_core.models.files.arrays import read_float32  # noqa: E402
-from qtui_core.models.files.ggml_types import GGML_TYPES  # noqa: E402
+from qtui_core.models.files.gguf import GGML_TYPES  # noqa: E402
 from qtui_core.models.tensors import DESCRIBED_IN  # noqa: E402
 
 CONFIG = {
