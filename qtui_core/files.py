@@ -176,25 +176,23 @@ class Draft:
         if self._beside is None:
             return
         os.fsync(self._file)
-        path = self._target.path
-        made = True
+        path, new = self._target.path, os.O_CREAT | os.O_EXCL
         try:
-            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            place = os.open(path, os.O_WRONLY | new, 0o666)
         except FileExistsError:
             if not self._target.force:
                 raise
-            made, place = False, os.open(path, os.O_WRONLY)
+            new, place = 0, os.open(path, os.O_WRONLY)
         try:
-            try:
-                # The permissions of the old file, or those that the system gives to a new one.
-                os.fchmod(self._file, stat.S_IMODE(os.fstat(place).st_mode))
-            finally:
-                os.close(place)
+            # The permissions of the old file, or those that the system gives to a new one.
+            os.fchmod(self._file, stat.S_IMODE(os.fstat(place).st_mode))
             os.replace(self._beside, path)
         except BaseException:
-            if made:
+            if new:
                 path.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(place)
         self._beside = None
         with suppress(OSError):  # some systems cannot sync a folder; the file has its name
             folder = os.open(path.parent, os.O_RDONLY)

@@ -202,9 +202,10 @@ class RemoteFile:
             except ModelError:
                 raise
             except Exception as error:  # of whichever HTTP library the session is
-                said = _explained(error, self.name)
-                if wait is None or not _passes(error):
-                    raise said from error
+                status = getattr(getattr(error, "response", None), "status_code", None)
+                final = type(error).__name__ == "OfflineModeIsEnabled"
+                if wait is None or final or status not in (None, *_RETRY_STATUS):
+                    raise _explained(error, self.name) from error
                 time.sleep(wait)
         raise AssertionError
 
@@ -352,12 +353,6 @@ def _patiently(call: Callable[[], T], subject: str, size: int = 0) -> T:
             f"The hub did not send {quoted(subject)} in {limit:.0f} s, which is too slow to wait "
             f"for; try again later."
         ) from None
-
-
-def _passes(error: Exception) -> bool:
-    """Whether a failure may be gone at the next attempt."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return type(error).__name__ != "OfflineModeIsEnabled" and status in (None, *_RETRY_STATUS)
 
 
 def _explained(error: BaseException, subject: str) -> ModelError:
