@@ -120,20 +120,15 @@ def test_a_component_that_differs_is_named():
     assert found == {"optimizer states": 3 * MIB, "activations, loss and temporaries": -2 * MIB}
 
 
-def test_gradients_are_not_told_apart_where_they_are_made():
+def test_what_a_phase_makes_is_not_told_apart():
     state = fold(told for told in run())
     peak = state.measured("backward").most
     found = replace(measured(state), peak=peak)
     levels = gap(replace(PREDICTED, peak_phase="backward"), found)
     rest = next(part for part in levels[0].parts if "activations" in part.name)
     assert rest.name == "gradients, activations, loss and temporaries"
-
-
-def test_states_of_the_first_optimizer_step_are_not_told_apart():
-    first = fold(run(1)).measured("optimizer").most
-    assert first.step == 1
-    names = [p.name for p in gap(PREDICTED, Measured(peak=first))[0].parts]
-    assert "optimizer states" not in names
+    first = fold(run(1)).measured("optimizer").most  # in which its states are made
+    assert "optimizer states" not in {p.name for p in gap(PREDICTED, Measured(peak=first))[0].parts}
 
 
 def test_paged_states_are_what_the_process_grew_by_after_the_first_states():
@@ -168,15 +163,6 @@ def test_a_container_that_hides_the_process_leaves_the_device_level():
     assert parts(levels, "device") == {"not told apart": 511 * MIB}
 
 
-def test_agreement_is_said():
-    loss = next(phase for phase in PREDICTED.phases if phase.name == "loss")
-    levels = gap(PREDICTED, Measured(peak=PhaseEnded(1.0, 2, "loss", 90 * MIB, 0, held=loss.held)))
-    assert levels[0].parts == ()
-    assert explain(levels).startswith(
-        "At the peak no part of what is allocated differs by more than 0.5%"
-    )
-
-
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_a_gap_on_a_cpu_names_its_phase_and_no_cause_that_was_not_measured(phase):
     """Attention dropout and a fault of the estimate were told as attention's workspace."""
@@ -200,18 +186,20 @@ def test_slack_that_is_less_than_estimated_needs_not_be_made_smaller(more):
     assert "`qtui calibrate`" in said
 
 
-def test_agreement_at_several_levels_is_said():
-    predicted = replace(
-        PREDICTED,
-        peak_reserved_bytes=111 * MIB,
-        context_bytes=410 * MIB,
-        process_bytes=521 * MIB,
-    )
-    found = replace(measured(fold(run())), device_used_bytes=None)
-    levels = gap(replace(predicted, peak_allocated_bytes=91 * MIB), found)
-    assert explain(levels).startswith(
-        "At the peak of no level (allocated, reserved, process) does a part differ"
-    )
+def test_agreement_is_said():
+    loss = next(phase for phase in PREDICTED.phases if phase.name == "loss")
+    one = gap(PREDICTED, Measured(peak=PhaseEnded(1.0, 2, "loss", 90 * MIB, 0, held=loss.held)))
+    exact = replace(
+        PREDICTED, peak_allocated_bytes=91 * MIB, peak_reserved_bytes=111 * MIB,
+        context_bytes=410 * MIB, process_bytes=521 * MIB,
+    )  # fmt: skip
+    several = gap(exact, replace(measured(fold(run())), device_used_bytes=None))
+    for levels, said in (
+        (one, "At the peak no part of what is allocated differs by more than 0.5%"),
+        (several, "At the peak of no level (allocated, reserved, process) does a part differ"),
+    ):
+        assert levels[0].parts == ()
+        assert explain(levels).startswith(said)
 
 
 def test_a_cache_that_a_run_does_not_name_is_among_its_activations():

@@ -289,14 +289,6 @@ def test_a_configuration_keeps_no_key_that_chooses_code():
         assert without_code(config) == {"layers": [{"size": 1}], "text_config": {}}, key
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-def test_a_configuration_chooses_no_kernels_from_the_hub(tmp_path, key):
-    """With the library `kernels`, these keys name compiled code that is downloaded and run."""
-    folder = running_models.llama(tmp_path / "model")
-    edit(folder, **{key: "nobody/kernels", "experts_implementation": "nobody/kernels"})
-    assert opened(folder).model.config._attn_implementation in ("sdpa", "eager")
-
-
 def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
     good = running_models.llama(tmp_path / "good")
 
@@ -321,6 +313,10 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
         (broken("h", num_hidden_layers=10**5), "says 100,000 layers"),
         (broken("i", hidden_size="x"), "field 'hidden_size': TypeError"),
         (broken("j", hidden_act="nosuch"), "it knows no 'nosuch'"),
+        (
+            broken("k", quantization_config={"quant_method": "gptq", "bits": 4}),
+            "open the model it was made from",
+        ),
     ]:
         with pytest.raises(ModelError, match=words):
             opened(folder)
@@ -338,13 +334,6 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
     transformers.T5Model(config).save_pretrained(t5)
     with pytest.raises(ModelError, match="is a T5Model; activations are captured from text"):
         opened(t5)
-
-
-def test_packed_checkpoints_are_refused_with_what_they_are(tmp_path: Path) -> None:
-    folder = running_models.llama(tmp_path / "m")
-    edit(folder, quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ModelError, match="open the model it was made from"):
-        opened(folder)
 
 
 # Text
@@ -379,6 +368,9 @@ def test_a_long_file_is_read_in_part_and_no_character_is_cut(
     assert read_text(str(path)) == Text("abcd", "x.txt", partial=True)
     path.write_text("abcd", encoding="utf-8")
     assert read_text(str(path)) == Text("abcd", "x.txt")
+    monkeypatch.undo()
+    assert "\0" in builtin_text().content  # which separates documents
+    assert read_text(str(HELD_BACK_TEXT)).content == builtin_text().content
 
 
 def test_bytes_are_the_tokens_of_the_demo() -> None:
@@ -464,10 +456,3 @@ def test_a_tokenizer_file_is_read_though_its_class_is_the_models_own(tmp_path: P
     (tmp_path / "m" / "tokenizer.json").rename(tmp_path / "m" / "vocab.json")
     with pytest.raises(ModelError, match="cannot be read"):
         Tokenizer(loaded)
-
-
-def test_the_text_of_the_demo_is_a_text_whose_documents_zero_bytes_separate():
-    from qtui_core.models.demo import HELD_BACK_TEXT
-
-    assert "\0" in builtin_text().content
-    assert read_text(str(HELD_BACK_TEXT)).content == builtin_text().content
