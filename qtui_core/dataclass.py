@@ -33,8 +33,8 @@ else:
         if eq:
             names = [f.name for f in fields if f.compare]
             # attrgetter of one name gives no tuple; in a tuple, identical parts are equal (NaN).
-            found = attrgetter(*names, names[0]) if names else type
-            made._compared = staticmethod(found)
+            values = attrgetter(*names, names[0]) if names else type
+            made._compared = staticmethod(values)
             methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None}
         for name, method in methods.items():
             # Methods of the class itself have priority. Its __hash__ is None if it defines only
@@ -72,8 +72,8 @@ def _init_of(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
 
 
 def _repr(self: Any) -> str:
-    shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
-    return f"{type(self).__qualname__}({', '.join(shown)})"
+    parts = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+    return f"{type(self).__qualname__}({', '.join(parts)})"
 
 
 def _equal(self: Any, other: Any) -> bool:

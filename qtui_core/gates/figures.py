@@ -113,8 +113,8 @@ class GatedRows:
             if naming:
                 rows = [
                     ((*names, str(row.get(naming))), row)
-                    for names, found in inner
-                    for row in (found if isinstance(found, list) else ())
+                    for names, listed in inner
+                    for row in (listed if isinstance(listed, list) else ())
                     if isinstance(row, Mapping)
                 ]
             else:

@@ -44,7 +44,7 @@ class Measured:
 
     PRINTED = (
         "counted", "resident_bytes", "peak_allocated_bytes",
-        ("peak_phase", lambda found: found.peak and found.peak.phase),
+        ("peak_phase", lambda figures: figures.peak and figures.peak.phase),
         "peak_reserved_bytes", "process_bytes", "device_used_bytes", "context_bytes",
         "step_seconds", "tokens_per_second", ("loss", "losses"),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from qtui_core.quantities import format_bytes
 
 
 def predict(
-    found: Estimate,
+    estimate: Estimate,
     *,
     tensors: bool = False,
     advice: Sequence[Advice] = (),
@@ -30,7 +30,7 @@ def predict(
     workspaces, blocks, segments or context there, so all levels are those of live tensors without
     workspaces. `memory` is the object that `qtui memory --json` prints.
     """
-    timeline, beyond = found.timeline, {term.name: term.bytes for term in found.beyond}
+    timeline, beyond = estimate.timeline, {term.name: term.bytes for term in estimate.beyond}
     workspaces = timeline.held(len(timeline.events)).get(Component.WORKSPACES, 0)
     levels: dict[str, Any]
     if tensors:
@@ -38,7 +38,7 @@ def predict(
         most = {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
         peak = max(most.values(), default=0)
         levels = {
-            "resident_bytes": found.resident_bytes - workspaces,
+            "resident_bytes": estimate.resident_bytes - workspaces,
             "peak_allocated_bytes": peak,
             "peak_phase": max(most, key=lambda name: most[name], default=""),
             "peak_reserved_bytes": None,
@@ -48,13 +48,13 @@ def predict(
             "counted": "tensors",
         }
     else:
-        most = {phase.name: phase.allocated_bytes for phase in found.phases}
+        most = {phase.name: phase.allocated_bytes for phase in estimate.phases}
         levels = {
-            "resident_bytes": found.resident_allocated_bytes,
-            "peak_allocated_bytes": found.peak_allocated_bytes,
-            "peak_phase": found.peak_phase,
-            "peak_reserved_bytes": found.peak_reserved_bytes,
-            "process_bytes": found.process_bytes,
+            "resident_bytes": estimate.resident_allocated_bytes,
+            "peak_allocated_bytes": estimate.peak_allocated_bytes,
+            "peak_phase": estimate.peak_phase,
+            "peak_reserved_bytes": estimate.peak_reserved_bytes,
+            "process_bytes": estimate.process_bytes,
             "context_bytes": beyond.get(CONTEXT, 0),
             "workspace_bytes": workspaces,
             "paged_bytes": beyond.get(PAGED, 0),
@@ -62,7 +62,7 @@ def predict(
     held = _held(timeline, tensors)
     return Predicted(
         phases=tuple(PredictedPhase(name, nbytes, *held[name]) for name, nbytes in most.items()),
-        curve=_curve(found.curve, tensors),
+        curve=_curve(estimate.curve, tensors),
         advice=tuple((entry.change, entry.saves_bytes) for entry in advice),
         warning=warning,
         memory=memory or {},
@@ -70,29 +70,29 @@ def predict(
     )
 
 
-def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
+def warning_of(estimate: Estimate, device: Device, used_bytes: int = 0) -> str:
     """The sentences that warn of a run that will not or may not fit a device, with the largest
     batch that would fit; empty if it fits. `used_bytes` are those of other processes on the
     device."""
     if used_bytes:
         device = replace(device, allocatable=max(0, device.capacity_bytes - used_bytes))
-    fit = fit_on(found, device)
+    fit = fit_on(estimate, device)
     if fit.verdict == "fits":
         return ""
-    need, have = format_bytes(found.process_bytes), format_bytes(fit.capacity_bytes)
+    need, have = format_bytes(estimate.process_bytes), format_bytes(fit.capacity_bytes)
     more = ""
     if fit.verdict == "no":
         said = f"This run will not fit: it needs {need}"
     else:
-        give = format_bytes(found.uncertainty_bytes)
+        give = format_bytes(estimate.uncertainty_bytes)
         said = f"This run is tight: it needs {need}, give or take {give}"
-    if found.shape is not None:
-        best = largest(found.shape, found.plan, "batch", device).value
+    if estimate.shape is not None:
+        best = largest(estimate.shape, estimate.plan, "batch", device).value
         if best is None:
             more = (
                 " Not even --batch 1 does; `qtui memory` says which changes of the plan save most."
             )
-        elif best != found.plan.batch:  # else no larger batch fits
+        elif best != estimate.plan.batch:  # else no larger batch fits
             more = f" The largest batch that fits is {best:,}: --batch {best}."
     others = " that no other process uses" if used_bytes else ""
     return f"{said}, and {device.name} has {have}{others}.{more}"

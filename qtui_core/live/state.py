@@ -194,7 +194,7 @@ class RunState:
 
     def measured(self, phase: str) -> PhaseMeasured | None:
         """The measurements of a phase; None before it first ended."""
-        return next((found for found in self.phases if found.name == phase), None)
+        return next((entry for entry in self.phases if entry.name == phase), None)
 
 
 def after(state: RunState, event: RunEvent) -> RunState:

@@ -141,10 +141,10 @@ def cached_file(hub_id: HubId, name: str, revision: str) -> Path | None:
     load_library()
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub_id.repo, name, revision=revision)
-    if not isinstance(found, str):
+    cached = try_to_load_from_cache(hub_id.repo, name, revision=revision)
+    if not isinstance(cached, str):
         return None
-    return followed(Path(found).parents[name.count("/")], name)
+    return followed(Path(cached).parents[name.count("/")], name)
 
 
 def cached_snapshot(hub_id: HubId) -> Path | None:
@@ -371,8 +371,8 @@ def _explained(error: BaseException, subject: str) -> ModelError:
         return any(isinstance(cause, kinds) for cause in causes)
 
     if by(errors.OfflineModeIsEnabled):
-        asked = [v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)]
-        variable = asked[0] if asked else "HF_HUB_OFFLINE"
+        set_by = [v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)]
+        variable = set_by[0] if set_by else "HF_HUB_OFFLINE"
         return Unreachable(f"{name} is not in the hub cache, and {variable} forbids fetching it.")
     log_in = "log in with `hf auth login` or set HF_TOKEN"
     if by(errors.GatedRepoError):

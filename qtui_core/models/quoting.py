@@ -43,6 +43,6 @@ def printable_lines(text: str) -> str:
 
 def listed(names: list[str], limit: int = 3) -> str:
     """The first few names, quoted, and how many more there are."""
-    shown = ", ".join(quoted(n) for n in names[:limit])
+    first = ", ".join(quoted(n) for n in names[:limit])
     more = len(names) - limit
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return f"{first} and {more:,} more" if more > 0 else first

@@ -71,8 +71,8 @@ def quantization_config(config: Mapping[str, Any] | None) -> Mapping[str, Any] |
     for holder in (config, config.get("text_config")):
         if isinstance(holder, dict):
             for key in ("quantization_config", "compression_config"):
-                if isinstance(found := holder.get(key), dict) and found:
-                    return found
+                if isinstance(settings := holder.get(key), dict) and settings:
+                    return settings
     return None
 
 

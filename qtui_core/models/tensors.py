@@ -122,8 +122,8 @@ def row_elements(info: TensorInfo) -> int:
 def with_stacks(
     tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | None
 ) -> dict[str, TensorInfo]:
-    """The same tensors; of three dimensions, those as many as the config has experts are known
-    to be stacks, unless their name says that they are convolutions."""
+    """Marks fused experts `[experts, out, in]` as stacked matrices: tensors whose first of three
+    dimensions is a number of experts in the config, unless their name is that of a convolution."""
     counts = _expert_counts(config or {})
     return {
         name: replace(info, stacked=True)

@@ -92,7 +92,7 @@ def more_memory() -> str:
 
 
 def _least(*amounts: int | None) -> int | None:
-    return min((each for each in amounts if each is not None), default=None)
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _fields(path: Path, mark: str = ":") -> dict[str, str]:

@@ -34,8 +34,8 @@ def start_nvml(nvml: Any = None) -> Any:
 def answer(nvml: Any, question: str, *arguments: Any) -> Any:
     """NVML's answer; None if this driver or device does not know the question or does not answer it
     for this user."""
-    found, _ = answer_or_error(nvml, question, *arguments)
-    return found
+    reply, _ = answer_or_error(nvml, question, *arguments)
+    return reply
 
 
 def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int | None]:
@@ -48,14 +48,14 @@ def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int
     if function is None:
         return None, NOT_SUPPORTED
     try:
-        found = function(*arguments)
+        reply = function(*arguments)
     except nvml.NVMLError as error:
         return None, int(getattr(error, "value", 0) or 0)
     except UnicodeDecodeError:
         return None, 0
     except getattr(nvml, "NVMLLibraryMismatchError", ()):
         return None, NOT_SUPPORTED
-    return found, None
+    return reply, None
 
 
 def memory_of(nvml: Any, handle: Any) -> tuple[Any, int | None]:
@@ -64,12 +64,12 @@ def memory_of(nvml: Any, handle: Any) -> tuple[Any, int | None]:
     which no process can be. Drivers before 510 know only version 1."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     if version is not None:
-        found, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
-        if found is not None or error == GPU_IS_LOST:
-            return found, error
+        reply, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
+        if reply is not None or error == GPU_IS_LOST:
+            return reply, error
     return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
-def text(found: Any) -> str | None:
+def text(reply: Any) -> str | None:
     """A name, which old versions of the module return as bytes and new ones as text."""
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
+    return reply.decode(errors="replace") if isinstance(reply, bytes) else reply

@@ -109,8 +109,8 @@ def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
 def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
     get = "" if folder else "Download and "
 
-    def paths(found: Sequence[str]) -> list[str]:
-        return [str(folder / name) if folder else name for name in found]
+    def paths(names: Sequence[str]) -> list[str]:
+        return [str(folder / name) if folder else name for name in names]
 
     if pickles := weight_pickles(names):
         start = f"The weights in {where} are pickles ({listed(pickles)}); loading a pickle runs"

@@ -74,9 +74,9 @@ def read_header(path: Path, name: str) -> Header:
     return parse_header(raw, name, size)
 
 
-def _version(found: os.stat_result) -> tuple[int, ...]:
+def _version(status: os.stat_result) -> tuple[int, ...]:
     """What tells a file, and its contents, from another of the same name."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class LocalFile:
