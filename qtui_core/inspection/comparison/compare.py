@@ -31,7 +31,7 @@ _ROUNDED_TO = (
     ("sqnr_db", "scheme_sqnr_db"),
 )
 _ROUNDED = (
-    ("tensors", lambda found: len(found.rounded)),
+    ("tensors", lambda both: len(both.rounded)),
     ("relative_mse", "rounded_relative_mse"),
     "stored_relative_mse",
     "gain_db",
@@ -128,7 +128,7 @@ class Comparison:
                 ("model_bits_per_parameter", "bits_a"),
                 (
                     "plain_rounding",
-                    lambda found: printed(found, _ROUNDED) if found.rounded else None,
+                    lambda both: printed(both, _ROUNDED) if both.rounded else None,
                 ),
                 "identical",
                 ("tensors", "pairs"),
@@ -136,14 +136,14 @@ class Comparison:
                 ("only_in_against", "pairing.only_b"),
                 (
                     "other_shapes",
-                    lambda found: [
+                    lambda both: [
                         dict(zip(("name", "shape", "against_shape"), row, strict=True))
-                        for row in found.pairing.shapes
+                        for row in both.pairing.shapes
                     ],
                 ),
                 (
                     "not_read",
-                    lambda found: [{"name": name, "reason": why} for name, why in found.unread],
+                    lambda both: [{"name": name, "reason": why} for name, why in both.unread],
                 ),
             ),
         ),
