@@ -19,7 +19,7 @@ from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
-from qtui_core.models.quoting import named, printable, quoted
+from qtui_core.models.quoting import listed, named, printable, quoted
 from qtui_core.quantities import plural
 
 Sizes = tuple[int, ...]
@@ -128,8 +128,8 @@ def faults(complete: Completeness, model: str) -> str:
     nothing is wrong or nothing was checked."""
     wrong, then = [], []
     if complete.missing:
-        count, name = plural(len(complete.missing), "tensor"), printable(complete.missing[0])
-        wrong.append(f"lacks {count} that its config.json implies, such as '{name}'")
+        count, names = plural(len(complete.missing), "tensor"), listed(list(complete.missing))
+        wrong.append(f"lacks {count} that its config.json implies, {names}")
         then.append("fills what is missing with random numbers")
     if complete.misshapen:
         bad, count = complete.misshapen[0], plural(len(complete.misshapen), "tensor")
