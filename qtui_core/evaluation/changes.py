@@ -99,15 +99,15 @@ class OtherCheckpoint(WeightChange):
     def __init__(self, source: ModelSource, other: ModelSource) -> None:
         super().__init__(other.id, source)
         self._other = other
-        found = pair_weights(source, other)
-        self._pairs: dict[str, Pair] = {pair.a.name: pair for pair in found.pairs}
-        if found.shapes:
-            name, mine, theirs = found.shapes[0]
+        pairing = pair_weights(source, other)
+        self._pairs: dict[str, Pair] = {pair.a.name: pair for pair in pairing.pairs}
+        if pairing.shapes:
+            name, mine, theirs = pairing.shapes[0]
             raise UsageError(
                 f"{quoted(name)} is {mine} in {source.id} and {theirs} in {other.id}: --against "
                 f"takes a checkpoint of the same model."
             )
-        self.missing, self.notes = found.only_a, found.notes
+        self.missing, self.notes = pairing.only_a, pairing.notes
 
     def values(self, weight: StoredWeight) -> Float32:
         pair = self._pairs.get(weight.info.name)

@@ -129,7 +129,7 @@ def _prepare(
     for path, schemes in chosen.items():
         name = Path(path).name if len(short) == len(chosen) else path
         changes.append(assigned(name, schemes, source))
-    changes += [assigned(each.name, each.schemes, source) for each in settings.given]
+    changes += [assigned(given.name, given.schemes, source) for given in settings.given]
     if settings.against is not None:
         other = stack.enter_context(open_model(settings.against))
         other.require_weights()

@@ -124,8 +124,8 @@ def merged_divergence(
         if kind == BASE:
             base = row.kl_mean
         elif kind != TRAINED:
-            over = compared.get((row.name, f"{APART} {name.partition(ONTO)[0]}"))
-            over = over if kind == MERGED else None
+            beside = row.name, f"{APART} {name.partition(ONTO)[0]}"
+            over = compared.get(beside) if kind == MERGED else None
             difference = None if over is None else over.difference
             decided = over is not None and over.errors >= beyond_chance(windows)
             figures = row.kl_mean, row.kl_stderr, row.bits_per_parameter, row.nbytes

@@ -63,8 +63,8 @@ def _scores(begun: EvaluationBegun, parts: Sequence[PartScored]) -> dict[str, Fl
         for name, score, raw in part.scores():
             values.setdefault(name, []).append(np.frombuffer(raw, score.dtype))
     scored = begun.text.scored
-    found = {n: np.concatenate(v).astype(np.float64).reshape(-1, scored) for n, v in values.items()}
-    return {"divergence": np.zeros_like(found["loss"]), **found}
+    own = {n: np.concatenate(v, dtype=np.float64).reshape(-1, scored) for n, v in values.items()}
+    return {"divergence": np.zeros_like(own["loss"]), **own}
 
 
 def _row(

@@ -19,7 +19,7 @@ from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
-from qtui_core.models.quoting import named, printable, quoted
+from qtui_core.models.quoting import listed, named, printable, quoted
 from qtui_core.quantities import plural
 
 Sizes = tuple[int, ...]
@@ -123,16 +123,16 @@ def _place(name: str, sizes: Sizes | None) -> tuple[str, bool, Sizes | None]:
     return layer[0].strip(".") if layer else "", name.endswith(("bias", "beta")), sizes
 
 
-def faults(found: Completeness, model: str) -> str:
+def faults(complete: Completeness, model: str) -> str:
     """What is wrong and what loading the checkpoint would do, as the beginning of a sentence; "" if
     nothing is wrong or nothing was checked."""
     wrong, then = [], []
-    if found.missing:
-        count, name = plural(len(found.missing), "tensor"), printable(found.missing[0])
-        wrong.append(f"lacks {count} that its config.json implies, such as '{name}'")
+    if complete.missing:
+        count, names = plural(len(complete.missing), "tensor"), listed(list(complete.missing))
+        wrong.append(f"lacks {count} that its config.json implies, {names}")
         then.append("fills what is missing with random numbers")
-    if found.misshapen:
-        bad, count = found.misshapen[0], plural(len(found.misshapen), "tensor")
+    if complete.misshapen:
+        bad, count = complete.misshapen[0], plural(len(complete.misshapen), "tensor")
         shapes = f"'{printable(bad.name)}' {list(bad.shape)} for {list(bad.implied)}"
         wrong.append(f"has {count} of another shape, {shapes}")
         then.append("refuses another shape")

@@ -45,7 +45,7 @@ class Census:
         "architecture",
         "parameters",
         ("bytes", "nbytes"),
-        ("dtypes", lambda census: {each.dtype: each for each in census.dtypes}),
+        ("dtypes", lambda census: {count.dtype: count for count in census.dtypes}),
         "quantization",
     )
 
@@ -136,7 +136,7 @@ class Completeness:
     partly_of: str = ""
 
     PRINTED = (
-        ("checked", lambda found: not found.unchecked),
+        ("checked", lambda complete: not complete.unchecked),
         ("not_checked_because", or_null("unchecked")),
         "architecture",
         ("partly_of", or_null("partly_of")),

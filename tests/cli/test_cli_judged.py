@@ -14,7 +14,6 @@ from test_cli_eval import ScriptedEngine, part
 
 from qtui_core.errors import ModelError
 from qtui_core.gates.figures import GATED
-from qtui_core.models.demo import DEMO_FOLDER
 
 COMMAND = ("inspect", "demo", "--sensitivity", "--objective", "weights",
            "--schemes", "nf4:dq,int8", "--tensors", "*[md]_[hp]*[ad].weight")  # fmt: skip
@@ -152,62 +151,3 @@ def test_judge_is_for_sensitivity(qtui):
         done = qtui("inspect", "demo", option)
         assert done.returncode == 2
         assert f"{option} is for --sensitivity" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_demo_is_judged_by_its_own_logits(qtui, tmp_path):
-    """The divergence and the paired error of the assignment and of the rule, against the whole
-    model of transformers in float32 with its weights replaced."""
-    torch = pytest.importorskip("torch")
-    from transformers import AutoModelForCausalLM
-
-    from qtui_core.models.demo import HELD_BACK_TEXT
-    from qtui_core.quant import Scheme, quantize
-
-    done = qtui(
-        "inspect", "demo", "--sensitivity", "--objective", "weights",
-        "--schemes", "nf4,int3,int8", "--budget", "4.5",
-        "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    sensitivity = json.loads(done.stdout)["sensitivity"]
-    found = sensitivity["judged"]
-    raw = np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8).astype(np.int64)
-    there = raw[: raw.size // 256 * 256].reshape(-1, 256)
-    count = found["text"]["windows"]
-    ids = torch.from_numpy(there[np.linspace(0, len(there) - 1, count).round().astype(int)])
-
-    def logits(schemes):
-        model = AutoModelForCausalLM.from_pretrained(DEMO_FOLDER, dtype=torch.float32)
-        for name, parameter in model.named_parameters():
-            if schemes.get(name):
-                values = quantize(parameter.detach().numpy(), Scheme.parse(schemes[name]))
-                parameter.data = torch.from_numpy(values.dequantize())
-        with torch.inference_mode():
-            return model(ids).logits[:, 128:-1].double().log_softmax(-1)
-
-    assigned = {row["tensor"]: row["scheme"] for row in sensitivity["assignment"]}
-    rule = {**dict.fromkeys(assigned, "nf4:dq"), "lm_head.weight": "int8"}
-    p = logits({})
-    means = []
-    for schemes, row in zip((assigned, rule), found["rows"], strict=False):
-        means.append((p.exp() * (p - logits(schemes))).sum(-1).mean(1).numpy())
-        assert row["kl_mean"] == pytest.approx(means[-1].mean(), rel=1e-3)
-        assert row["kl_stderr"] == pytest.approx(means[-1].std(ddof=1) / count**0.5, rel=1e-3)
-    difference = means[1] - means[0]
-    row = found["rows"][1]
-    assert row["scheme"] == "nf4:dq with lm_head in int8"
-    assert row["kl_difference"] == pytest.approx(difference.mean(), rel=1e-2)
-    assert row["kl_difference_stderr"] == pytest.approx(
-        difference.std(ddof=1) / count**0.5, rel=1e-2
-    )
-
-
-@pytest.mark.slow
-def test_the_demo_is_judged_by_text_that_did_not_choose(qtui):
-    """The first half of a text chooses, so its second half judges."""
-    text = str(DEMO_FOLDER / "held_back.txt")
-    chosen = (*COMMAND[:3], *COMMAND[5:])
-    done = qtui(*chosen, "--objective", "fisher", "--text", text, "--format", "text")
-    assert done.returncode == 0, done.stderr
-    assert ", its second half" in done.stdout

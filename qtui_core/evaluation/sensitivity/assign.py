@@ -256,7 +256,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         )
     chosen = list(zip(weighing.tensors, best.chosen, strict=True))
     windows = [tensor.windows[index : index + 1] for tensor, index in chosen]
-    found = Sensitivity(
+    result = Sensitivity(
         by=weighing.by,
         budget=budget,
         point=_point(weighing, best.nbytes, best.error),
@@ -281,7 +281,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         stderr=_stderr([rows for own in windows for rows in own]),
         because=weighing.because,
     )
-    return replace(found, conclusion=conclude_sensitivity(found, weighing.nonfinite))
+    return replace(result, conclusion=conclude_sensitivity(result, weighing.nonfinite))
 
 
 def _stderr(by_window: Sequence[Sequence[float]]) -> float | None:

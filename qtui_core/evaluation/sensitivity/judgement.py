@@ -58,10 +58,10 @@ class Rivals:
     rule: str
 
 
-def rivals_of(source: ModelSource, found: Sensitivity) -> Rivals:
+def rivals_of(source: ModelSource, result: Sensitivity) -> Rivals:
     """The assignment, the rule, and the nearest single schemes, all for the tensors that were
     weighed; other tensors stay as stored."""
-    chosen = found.schemes
+    chosen = result.schemes
     own = {name: None if text is None else Scheme.parse(text) for name, text in chosen.items()}
     kinds: dict[str, RivalKind] = {THE_ASSIGNMENT: "assignment"}
     given = [NamedAssignment(THE_ASSIGNMENT, own)]
@@ -78,7 +78,7 @@ def rivals_of(source: ModelSource, found: Sensitivity) -> Rivals:
         add(name, "rule", scheme, **dict.fromkeys(heads, for_head))
     elif heads:
         words = f"not evaluated: {quoted(heads[0])}, the head, is not among the chosen tensors"
-    for uniform in nearest(found.uniform, found.point.nbytes):
+    for uniform in nearest(result.uniform, result.point.nbytes):
         add(uniform.scheme, "uniform", Scheme.parse(uniform.scheme))
     return Rivals(kinds, tuple(given), words)
 
@@ -87,8 +87,8 @@ def nearest(uniform: Sequence[UniformPoint], nbytes: int) -> list[UniformPoint]:
     """The AT_MOST single schemes nearest to `nbytes` that take no more, and the ABOVE nearest that
     take more. Of several with the same bytes, the one with the least error counts."""
     best: dict[int, UniformPoint] = {}
-    for each in sorted(uniform, key=lambda each: each.point.error):
-        best.setdefault(each.point.nbytes, each)
+    for row in sorted(uniform, key=lambda row: row.point.error):
+        best.setdefault(row.point.nbytes, row)
     sizes = sorted(best)
     fitting = [size for size in sizes if size <= nbytes]
     chosen = fitting[-AT_MOST:] + sizes[len(fitting) : len(fitting) + ABOVE]
@@ -211,8 +211,8 @@ def _verdict(
     others = [row for row in fitting if row is not own]
 
     def beats(row: JudgedRow, other: JudgedRow) -> bool:
-        found = compared[row.row.name, other.row.name]
-        return found.difference < 0 and found.errors > limit
+        apart = compared[row.row.name, other.row.name]
+        return apart.difference < 0 and apart.errors > limit
 
     def beaten(row: JudgedRow, by: Sequence[JudgedRow]) -> bool:
         return any(beats(other, row) for other in by if other is not row)

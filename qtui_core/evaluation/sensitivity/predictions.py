@@ -198,7 +198,7 @@ class _Batch:
 
     def divergences(self, tick: Callable[[], None]) -> dict[str, Nats]:
         """By the name of the tensor. `tick` is called after each model."""
-        subject, found = self._subject, {}
+        subject, nats = self._subject, {}
         for name in subject.tensors:
             rows = []
             for scheme in subject.schemes:
@@ -208,8 +208,8 @@ class _Batch:
                     scores = score(logits, self._original, self._targets)
                 rows.append(scores["divergence"].mean(1, dtype=np.float64))
                 tick()
-            found[name] = np.array(rows)
-        return found
+            nats[name] = np.array(rows)
+        return nats
 
     def _logits(self, change: WeightChange, known: int) -> torch.Tensor:
         """The logits of a model whose first `known` layers return what the original's did."""
@@ -313,5 +313,5 @@ def _add(
     for index, scheme in enumerate(schemes):
         changed = quantize(weight.rows, scheme).dequantize()
         change = torch.from_numpy(changed).reshape(values.shape).sub_(values)
-        each = change.mul_(gradient).square_()
-        sums[weight.info.name][index, window] += float(each.sum(dtype=torch.float64))
+        squares = change.mul_(gradient).square_()
+        sums[weight.info.name][index, window] += float(squares.sum(dtype=torch.float64))

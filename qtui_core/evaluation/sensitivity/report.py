@@ -94,8 +94,8 @@ class Sensitivity:
         ("budget_bytes", "budget"),
         ("", "point"),
         ("kl_sum_stderr", "stderr"),
-        ("relative_error_bound", lambda found: None if found.point.nats else found.bound),
-        ("kl_sum_bound", lambda found: found.bound if found.point.nats else None),
+        ("relative_error_bound", lambda result: None if result.point.nats else result.bound),
+        ("kl_sum_bound", lambda result: result.bound if result.point.nats else None),
         "exact",
         ("assignment", "choices"),
         "frontier",
@@ -114,10 +114,10 @@ class Sensitivity:
 NOTICEABLE_DB = 0.1
 
 
-def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
+def conclude_sensitivity(result: Sensitivity, nonfinite: int) -> str:
     """What the assignment achieves with which schemes, and how much that gains over one scheme for
     every tensor. `nonfinite`: values that no error counts."""
-    point, choices = found.point, found.choices
+    point, choices = result.point, result.choices
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
     counts = Counter(choice.scheme or AS_STORED for choice in choices)
@@ -128,13 +128,13 @@ def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
     broken = f"{not_finite(nonfinite, 'in float32')}. " if nonfinite else ""
     text = (
         f"{broken}At {point.bits_per_parameter:.2f} bits per parameter the best assignment "
-        f"{_quality(found)} with {', '.join(parts)}"
+        f"{_quality(result)} with {', '.join(parts)}"
     )
-    smaller = [u for u in found.uniform if u.point.nbytes <= point.nbytes and u.point.error]
+    smaller = [u for u in result.uniform if u.point.nbytes <= point.nbytes and u.point.error]
     if not smaller or not point.error:
         return f"{text}."
     best = min(smaller, key=lambda uniform: uniform.point.error)
-    smallest = point.nbytes == found.frontier[0].nbytes
+    smallest = point.nbytes == result.frontier[0].nbytes
     if counts == {best.scheme: len(choices)} and not smallest:
         return f"{text}: no better assignment was found in that budget."
     nearer = "nearer" if point.nats else "more"
@@ -149,12 +149,12 @@ def conclude_sensitivity(found: Sensitivity, nonfinite: int) -> str:
     return f"{text}, hardly {nearer} than {best.scheme} for every tensor."
 
 
-def _quality(found: Sensitivity) -> str:
-    point = found.point
+def _quality(result: Sensitivity) -> str:
+    point = result.point
     if not point.error:
         return "keeps every value exactly"
     if point.nats:
-        measured = "measured" if found.by == "kl" else "estimated"
+        measured = "measured" if result.by == "kl" else "estimated"
         return (
             f"is {point.error:.2g} nats a token from the original by the sum of what each tensor "
             f"was {measured} to do alone,"

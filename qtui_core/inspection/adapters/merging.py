@@ -183,7 +183,7 @@ def _merged(
         )
     if isinstance(change, str):
         shape, how = adapter.source.tensors[change].shape, "replaces"
-        found = MergedWeight(info, new=RowReader(adapter.source, change))
+        merged = MergedWeight(info, new=RowReader(adapter.source, change))
     else:
         shape, how = (change.b.shape[0], change.a.shape[1]), "changes"
         # A Conv1D of GPT-2 stores [in, out]; of a square one the adapter says so.
@@ -192,11 +192,11 @@ def _merged(
             if change.magnitude is not None:
                 raise left_to_peft(adapter.source, f"is a DoRA of {quoted(change.name)}, a Conv1D")
             change, shape = replace(change, a=change.b.T, b=change.a.T), shape[::-1]
-        found = MergedWeight(info, change)
+        merged = MergedWeight(info, change)
     if info.shape != shape:
         raise fault(
             adapter.source,
             f"{how} {quoted(info.name)} by {list(shape)}, and in {quoted(base.id)} it is "
             f"{list(info.shape)}: the adapter is of another base, or of one that was resized",
         )
-    return found
+    return merged

@@ -147,7 +147,7 @@ def read_adapter(opened: AdapterSource) -> Adapter:
         replaced[plain] = stored
     if not parts and not replaced:
         raise fault(source, "has no tensors: there is nothing to merge")
-    modules = {name: _module(source, settings, name, each) for name, each in parts.items()}
+    modules = {name: _module(source, settings, name, own) for name, own in parts.items()}
     return Adapter(source, settings, modules, replaced)
 
 

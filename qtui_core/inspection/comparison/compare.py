@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -31,7 +32,7 @@ _ROUNDED_TO = (
     ("sqnr_db", "scheme_sqnr_db"),
 )
 _ROUNDED = (
-    ("tensors", lambda found: len(found.rounded)),
+    ("tensors", lambda both: len(both.rounded)),
     ("relative_mse", "rounded_relative_mse"),
     "stored_relative_mse",
     "gain_db",
@@ -128,7 +129,7 @@ class Comparison:
                 ("model_bits_per_parameter", "bits_a"),
                 (
                     "plain_rounding",
-                    lambda found: printed(found, _ROUNDED) if found.rounded else None,
+                    lambda both: printed(both, _ROUNDED) if both.rounded else None,
                 ),
                 "identical",
                 ("tensors", "pairs"),
@@ -136,24 +137,24 @@ class Comparison:
                 ("only_in_against", "pairing.only_b"),
                 (
                     "other_shapes",
-                    lambda found: [
+                    lambda both: [
                         dict(zip(("name", "shape", "against_shape"), row, strict=True))
-                        for row in found.pairing.shapes
+                        for row in both.pairing.shapes
                     ],
                 ),
                 (
                     "not_read",
-                    lambda found: [{"name": name, "reason": why} for name, why in found.unread],
+                    lambda both: [{"name": name, "reason": why} for name, why in both.unread],
                 ),
             ),
         ),
     )
 
-    @property
+    @cached_property
     def read(self) -> tuple[int, int]:
         """Elements of the pairs that were read, and that there are."""
-        pairs = self.pairs
-        return sum(r.difference.count for r in pairs), sum(r.pair.info.elements for r in pairs)
+        sizes = [(r.difference.count, r.pair.info.elements) for r in self.pairs]
+        return sum(n for n, _ in sizes), sum(n for _, n in sizes)
 
     @property
     def sample(self) -> str:
@@ -163,7 +164,7 @@ class Comparison:
     def conclusion(self) -> str:
         return conclude_comparison(self)
 
-    @property
+    @cached_property
     def relative_mse(self) -> float | None:
         """Of all matrices, weighted by the energy of a; of all pairs if no matrix differs: norms
         have much energy and are seldom quantized, and would make the total look better. None if a
@@ -176,28 +177,28 @@ class Comparison:
     def sqnr_db(self) -> float | None:
         return decibels(self.relative_mse)
 
-    @property
+    @cached_property
     def bits_a(self) -> float:
         """Bits per parameter of the pairs. An expert counts its share of its stored tensor."""
         bits = sum(r.pair.a.bits_per_parameter * r.pair.info.elements for r in self.pairs)
         return bits / (self.read[1] or 1)
 
-    @property
+    @cached_property
     def bits_b(self) -> float:
         bits = sum(r.pair.b.bits_per_parameter * r.pair.info.elements for r in self.pairs)
         return bits / (self.read[1] or 1)
 
-    @property
+    @cached_property
     def rounded(self) -> list[PairReport]:
         """The pairs with a figure for plain rounding."""
         return [r for r in self.pairs if r.scheme_relative_mse is not None and r.power]
 
-    @property
+    @cached_property
     def rounded_relative_mse(self) -> float | None:
         """The error of plain rounding over these."""
         return _weighted([(r.scheme_relative_mse, r.power) for r in self.rounded])
 
-    @property
+    @cached_property
     def stored_relative_mse(self) -> float | None:
         """That of b over these."""
         return _weighted([(r.difference.relative_mse, r.power) for r in self.rounded])
@@ -264,8 +265,7 @@ def compare_models(
             unread.append((pair.name, str(error)))
         named.at(1.0)
     if unread and not reports:
-        more = f" {len(unread) - 1:,} more weights fail likewise." if len(unread) > 1 else ""
-        raise ModelError(f"{unread[0][1]}{more}")
+        raise ModelError(unread[0][1])
     reports.sort(key=_badness, reverse=True)
     return Comparison(take_census(a), take_census(b), pairing, tuple(reports), tuple(unread))
 

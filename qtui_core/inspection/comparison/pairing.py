@@ -78,20 +78,20 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
         UsageError: nothing matches `pattern`, or the gguf library is missing.
     """
     mine, theirs = logical_weights(a), logical_weights(b)
-    found, notes = _find_pairs(a, b, mine, theirs)
-    if not found:
+    matched, notes = _find_pairs(a, b, mine, theirs)
+    if not matched:
         raise ModelError(
             f"{quoted(a.id)} and {quoted(b.id)} have no tensor in common: the first has "
             f"{listed(list(mine))}, the second {listed(list(theirs))}. Give two checkpoints of "
             f"one model."
         )
-    chosen = [p for p in found if _matches(pattern, p.name, p.a.name, p.b.name)]
+    chosen = [p for p in matched if _matches(pattern, p.name, p.a.name, p.b.name)]
     if not chosen:
         raise UsageError(
             f"No tensor that both models have matches {pattern!r}. Names look like "
-            f"{found[len(found) // 2].name!r}; `*` matches any characters."
+            f"{matched[len(matched) // 2].name!r}; `*` matches any characters."
         )
-    used_a, used_b = {p.a.name for p in found}, {p.b.name for p in found}
+    used_a, used_b = {p.a.name for p in matched}, {p.b.name for p in matched}
     # Checked once for each pair: checkpoints with experts have tens of thousands of weights.
     fits = [(pair, _fits(pair, a if pair.gguf_is_a else b)) for pair in chosen]
     return Pairing(

@@ -92,8 +92,8 @@ def _type_of(tensor: RecipeTensor) -> str:
 
 
 def _bits(kind: str) -> float:
-    found = BY_NAME[kind.upper()]
-    return 8 * found.nbytes / found.block
+    ggml = BY_NAME[kind.upper()]
+    return 8 * ggml.nbytes / ggml.block
 
 
 def has_gguf_name(name: str) -> bool:

@@ -66,22 +66,22 @@ def _nearest_compressed(tensor: RecipeTensor) -> tuple[Scheme | None, str]:
 
 def _compressed_arguments(scheme: Scheme) -> dict[str, Any]:
     kind = "int" if scheme.family is Family.INTEGER else "float"
-    found = {"num_bits": scheme.bits, "type": kind, "symmetric": scheme.symmetric}
+    arguments = {"num_bits": scheme.bits, "type": kind, "symmetric": scheme.symmetric}
     match scheme.granularity:
         case PerTile(rows, columns):
-            return {**found, "strategy": "block", "block_structure": [rows, columns]}
+            return {**arguments, "strategy": "block", "block_structure": [rows, columns]}
         case PerTensor():
-            return {**found, "strategy": "tensor"}
+            return {**arguments, "strategy": "tensor"}
         case PerGroup(size):
-            found |= {"strategy": "group", "group_size": size}
+            arguments |= {"strategy": "group", "group_size": size}
         case _:
-            return {**found, "strategy": "channel"}
+            return {**arguments, "strategy": "channel"}
     if scheme.family is Family.MICROSCALING:
-        found |= {"scale_dtype": "torch.uint8", "zp_dtype": "torch.uint8"}
+        arguments |= {"scale_dtype": "torch.uint8", "zp_dtype": "torch.uint8"}
     elif scheme.format == "nvfp4":
         dtype = "torch.float8_e4m3fn"
-        found |= {"strategy": "tensor_group", "scale_dtype": dtype, "zp_dtype": dtype}
-    return found
+        arguments |= {"strategy": "tensor_group", "scale_dtype": dtype, "zp_dtype": dtype}
+    return arguments
 
 
 def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
@@ -246,6 +246,6 @@ def _fused(
         for name in shards:
             if kinds[name] != best:
                 tensor, kinds[name] = by_module[name], best
-                left = [each for each in left if each.tensor != tensor.name]
+                left = [other for other in left if other.tensor != tensor.name]
                 left += stands_in(tensor, best, "vLLM makes one module of this and others")
     return left

@@ -105,8 +105,8 @@ class ToolRecipe:
     def sentences(self, tool: str) -> tuple[str, ...]:
         """What the tool cannot express, by scheme, with the tensors; then the notes."""
         kinds: dict[tuple[str, str, str], list[str]] = {}
-        for each in self.stand_ins:
-            kinds.setdefault((each.scheme, each.instead, each.why), []).append(each.tensor)
+        for other in self.stand_ins:
+            kinds.setdefault((other.scheme, other.instead, other.why), []).append(other.tensor)
         differing = (
             f"{scheme} of {plural(len(names), 'tensor')} "
             f"{'stays unquantized' if instead == UNQUANTIZED else f'becomes {instead}'} "

@@ -39,11 +39,13 @@ async def engine() -> AsyncIterator[EngineClient]:
 
 
 def windows_of_the_halves() -> tuple[np.ndarray, np.ndarray]:
-    """Eight windows of 256 bytes, evenly spaced in each half of the built-in text."""
+    """Eight of the windows of 256 bytes in each half of the built-in text, evenly spread."""
     raw = np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8).astype(np.int64)
     halves = raw[: raw.size // 2], raw[raw.size // 2 :]
     return tuple(
-        np.stack([half[s : s + 256] for s in np.linspace(0, half.size - 256, 8).astype(int)])
+        np.stack(np.split(half[: half.size // 256 * 256], half.size // 256))[
+            np.linspace(0, half.size // 256 - 1, 8).round().astype(int)
+        ]
         for half in halves
     )  # type: ignore[return-value]
 
@@ -157,7 +159,8 @@ async def check_ranges(
     assert by_channel[channel] == absmax == by_channel.max()
     assert ratio == pytest.approx(absmax / np.median(by_channel))
     assert reply.data["standing_out"] == (by_channel > 4 * np.median(by_channel)).sum()
-    assert reply.data["sentence"].startswith("Input of down_proj: 9 of 704 channels reach up to ")
+    start = f"Input of down_proj: {reply.data['standing_out']} of 704 channels reach up to "
+    assert reply.data["sentence"].startswith(start)
 
 
 async def check_output_error(
@@ -214,7 +217,7 @@ async def test_impossible_captures_are_refused_and_nothing_is_lost(
     for changes, words in [
         ({"file": str(binary)}, "is binary"),
         ({"file": str(empty)}, "is empty"),
-        ({"file": str(tmp_path / "none")}, "is not there"),
+        ({"file": str(tmp_path / "none")}, "is no file"),
         ({"file": str(short)}, "has 9 tokens"),
         ({"prompt": " "}, "prompt is empty"),
         ({"prompt": "x", "file": "y"}, "not both"),

@@ -246,7 +246,6 @@ def test_an_assignment_is_a_report_or_an_object(tmp_path) -> None:
         ("{}", "has no assignment"),
         ('{"sensitivity": null}', "names 'sensitivity', which is no matrix"),
         ('{"sensitivity": {"assignment": 3}}', "has no assignment"),
-        ('{"model": {"id": "m"}, "tensors": []}', "has no assignment"),
         ('{"lm_head.weight": 8}', "has no assignment"),
         ('{"lm_head.weight": "int99"}', "int99"),
         ('{"gone.weight": "int8"}', "is no matrix of plain"),

@@ -84,33 +84,6 @@ def test_llm_compressor_takes_groups_of_modules():
     )
 
 
-def test_torchao_takes_a_config_for_each_module():
-    found = json.loads(text_of(torchao(SMALL)))
-    int4 = {
-        "_type": "IntxWeightOnlyConfig",
-        "_version": 2,
-        "_data": {
-            "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
-            "granularity": {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 64}},
-            "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
-        },
-    }
-    e4m3 = {
-        "_type": "Float8WeightOnlyConfig",
-        "_version": 2,
-        "_data": {
-            "weight_dtype": {"_type": "torch.dtype", "_data": "float8_e4m3fn"},
-            "granularity": {"_type": "PerRow", "_version": 1, "_data": {"dim": -1}},
-        },
-    }
-    configs = {
-        f"{LAYER}self_attn.q_proj": int4,
-        f"{LAYER}mlp.up_proj": int4,
-        f"{LAYER}mlp.down_proj": e4m3,
-    }
-    assert found == {"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": configs}}
-
-
 def test_bitsandbytes_takes_one_type_and_a_list_of_modules_to_skip():
     recipe = bitsandbytes(NF4)
     assert json.loads(recipe.text) == {
