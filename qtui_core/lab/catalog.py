@@ -131,10 +131,10 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
 
 def experiment_named(name: str) -> Experiment:
     """The experiment of that name. Raises UsageError, with the known names, if there is none."""
-    for found in EXPERIMENTS:
-        if found.name == name:
-            return found
-    names = ", ".join(found.name for found in EXPERIMENTS)
+    for row in EXPERIMENTS:
+        if row.name == name:
+            return row
+    names = ", ".join(row.name for row in EXPERIMENTS)
     raise UsageError(f"There is no experiment {name!r}; there are {names}.")
 
 

@@ -56,10 +56,10 @@ class LabRecording:
     @property
     def result(self) -> LabResult | None:
         """The last, as failed where a fault follows it; None where no job was done."""
-        found = [event for event in self.events if isinstance(event, LabResult)]
-        if found and isinstance(last := self.events[-1], LabFault):
-            return replace(found[-1], ended="failed", fault=last.text)
-        return found[-1] if found else None
+        results = [event for event in self.events if isinstance(event, LabResult)]
+        if results and isinstance(last := self.events[-1], LabFault):
+            return replace(results[-1], ended="failed", fault=last.text)
+        return results[-1] if results else None
 
 
 def _wrong(event: LabEvent) -> str:

@@ -284,9 +284,9 @@ class _SecondProcess:
         self._process.kill()
         self._process.wait()
 
-    def _ask(self, asked: Any) -> None:
+    def _ask(self, request: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(to_line(to_plain(asked)).encode() + b"\n")
+        self._process.stdin.write(to_line(to_plain(request)).encode() + b"\n")
         self._process.stdin.flush()
 
 

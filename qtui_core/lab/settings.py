@@ -109,9 +109,9 @@ class Setting:
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise UsageError(f"{self.flag} takes {_CALLED[self._type]}, not {value!r}.")
         if self.kind != "text" and not self.least <= value <= self.most:  # also refuses NaN
-            shown = "a number of that size" if abs(value) > 1e300 else f"{value:g}"
+            written = "a number of that size" if abs(value) > 1e300 else f"{value:g}"
             raise UsageError(
-                f"{self.flag} is between {self.least:g} and {self.most:g}; {shown} is not."
+                f"{self.flag} is between {self.least:g} and {self.most:g}; {written} is not."
             )
         return self._type(value)
 

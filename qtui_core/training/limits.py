@@ -139,21 +139,21 @@ def one_gpu(plan: RunPlan) -> tuple[RunPlan, str]:
     )
 
 
-def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
+def unused_options(given: RunPlan, runs: RunPlan, device_type: str) -> str:
     """A sentence on options that were given, not left to their defaults, and change nothing;
     otherwise empty.
 
     Args:
-        asked: the plan as it was given, with what was left open.
+        given: the plan as it was given, with what was left open.
         runs: the resolved plan, for the torch that is installed.
         device_type: "cpu" or "cuda".
     """
     reasons: dict[str, list[str]] = {}
-    for option in asked.without_effect(runs):
+    for option in given.without_effect(runs):
         reasons.setdefault(option.idle, []).append(option.flag)
-    if device_type == "cpu" and asked.segments != RunPlan().segments:
+    if device_type == "cpu" and given.segments != RunPlan().segments:
         reasons["a CPU has no allocator with segments"] = ["--segments"]
-    if asked.torch not in (RunPlan().torch, runs.torch):
+    if given.torch not in (RunPlan().torch, runs.torch):
         reasons[f"torch {runs.torch} is installed and runs"] = ["--torch"]
     idle = [f"{', '.join(flags)} ({why})" for why, flags in reasons.items()]
     return f"Without effect in this run: {'; '.join(idle)}." if idle else ""

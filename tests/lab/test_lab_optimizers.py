@@ -105,16 +105,6 @@ def test_the_update_of_one_pass_is_that_of_the_library():
     assert found["zero 4-bit all"] == found["zero bf16 all"] == 0  # neither has a zero
 
 
-@pytest.mark.slow
-def test_states_of_the_demo_take_the_bytes_that_are_printed():
-    from qtui_core.lab.training.tasks import TASKS, subject_of
-
-    sizes = [p.numel() for p in subject_of(TASKS["prose"]).start().parameters()]
-    known = (36_464_640, 18_232_320, 9_278_464, 9_278_464, 9_278_464, 4_866_048)
-    for name, nbytes in zip(("fp32", *OPTIMIZERS), known, strict=True):
-        assert bytes_of(name, *sizes) == nbytes
-
-
 def test_moments_of_bf16_are_on_its_grid_and_the_update_is_of_them():
     _, found = stepped("bf16", (64, 128))
     for state in found.state.values():

@@ -101,30 +101,30 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     return findings(COLUMNS, spare=spare, parts=map(outcomes.get, parts))
 
 
-def capture(text: str | None, model: str, only: str | None = None) -> dict[str, LayerOperands]:
-    """The operands of one batch by layer, without the output head, or of the layer `only`. Raises
+def capture(text: str | None, model: str) -> dict[str, LayerOperands]:
+    """The operands of one batch by layer, without the output head. Raises
     ModelError for a model without linear layers, UsageError for gradients that are not finite."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
-    modules = {n: one for n, one in inner_linears(net).items() if only in (None, n)}
-    found: dict[str, LayerOperands] = {}
+    modules = inner_linears(net)
+    operands_of: dict[str, LayerOperands] = {}
 
     def keep(name: str, x: torch.Tensor, g: torch.Tensor) -> None:
         x, g = (part.detach().reshape(-1, part.shape[-1]) for part in (x, g))
-        found[name] = LayerOperands(x, modules[name].weight.detach(), g)
+        operands_of[name] = LayerOperands(x, modules[name].weight.detach(), g)
 
     with gradients_seen(modules, keep):
         loss = loss_of(net, next(subject.batches(0)))
         loss.backward()
-    operands = {name: found[name] for name in modules if name in found}
+    operands = {name: operands_of[name] for name in modules if name in operands_of}
     check_finite(loss, (part.g for part in operands.values()))
     return operands
 
 
 def schemes(text: str | None, model: str, names: tuple[str, ...], job: Job) -> Findings:
     """The median over the layers of each scheme's errors, and which one of 8 bits is best."""
-    found = _by_scheme(names, list(capture(text, model).values()), job)
-    medians = {name: _medians(errors) for name, errors in found.items()}
+    by_scheme = _by_scheme(names, list(capture(text, model).values()), job)
+    medians = {name: _medians(errors) for name, errors in by_scheme.items()}
     picture = Heat(
         "relative error of each product, median of layers",
         tuple(medians),
@@ -135,7 +135,7 @@ def schemes(text: str | None, model: str, names: tuple[str, ...], job: Job) -> F
         scale_axes=tuple(map(_scale_axes, medians)),
         products=_AXES,
     )
-    rows = [_row(name, errors) for name, errors in found.items()]
+    rows = [_row(name, errors) for name, errors in by_scheme.items()]
     return findings((), rows, [picture], [best_of({name: at[2] for name, at in medians.items()})])
 
 
@@ -143,18 +143,18 @@ def _by_scheme(
     names: Sequence[str], operands: list[LayerOperands], job: Job
 ) -> dict[str, list[Errors]]:
     exact = [part.exact() for part in operands]
-    found: dict[str, list[Errors]] = {}
+    by_scheme: dict[str, list[Errors]] = {}
     for number, name in enumerate(names):
         job.at(number, len(names))
         random = torch.Generator().manual_seed(0)
-        found[name] = []
+        by_scheme[name] = []
         for part, right in zip(operands, exact, strict=True):
             y = SCHEMES[name].y(part.x, part.w, random)
             dx = SCHEMES[name].dx(part.g, part.w, random)
             dw = SCHEMES[name].dw(part.g, part.x, random)
             off = map(relative, (y, dx, dw), right)
-            found[name].append((next(off), next(off), next(off)))
-    return found
+            by_scheme[name].append((next(off), next(off), next(off)))
+    return by_scheme
 
 
 def _medians(errors: Iterable[Errors]) -> Errors:
@@ -293,11 +293,11 @@ def _rules(names: Sequence[str]) -> dict[str, set[str]]:
     """The layers that published rules leave in high precision, by the name of the rule."""
     head = {name for name in names if is_head(name)}
     numbers = [n for name in names if (n := layer_of(name)) is not None]
-    found = {"the head": head}
+    rules = {"the head": head}
     for which, end in (("first", min), ("last", max)) if numbers else ():
         block = {name for name in names if layer_of(name) == end(numbers)}
-        found[f"head and {which} block"] = head | block
-    return {rule: left for rule, left in found.items() if left}
+        rules[f"head and {which} block"] = head | block
+    return {rule: left for rule, left in rules.items() if left}
 
 
 def frontier(

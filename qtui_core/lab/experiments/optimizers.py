@@ -122,8 +122,8 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
                 "there": float((v > 0).sum()),
             }
             for group in ("all", part):
-                for what, found in of_map.items():
-                    sums[kind, group, what] += found
+                for what, amount in of_map.items():
+                    sums[kind, group, what] += amount
     facts: dict[str, float] = {}
     for kind, group in {(kind, group): None for kind, group, _ in sums}:
         off, norm, gone, there = (sums[kind, group, at] for at in ("off", "norm", "gone", "there"))

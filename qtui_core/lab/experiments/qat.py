@@ -77,10 +77,10 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     """The model as it is; and for each rate and seed a control, a disturbed one, and QAT for each
     of its widths."""
     bits = settings["bits"]
-    found = [LabPart("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
+    parts = [LabPart("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
     for rate in dict.fromkeys(rate_of(width, settings) for width in bits):
         widths = [width for width in bits if rate_of(width, settings) == rate]
-        found += TrainedComparison(
+        parts += TrainedComparison(
             {**settings, "lr": rate},
             model,
             [f"qat {width}" for width in widths],
@@ -93,7 +93,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
             more=4 + 3 * len(widths),
             apart=f" {rate:g}",
         ).jobs()
-    return found
+    return parts
 
 
 def as_it_is(settings: Mapping[str, Any], model: str, job: Job) -> Untouched:
@@ -115,12 +115,12 @@ def _quantized(
     subject: LabSubject, net: nn.Module, bits: Sequence[int], group: int, job: Job
 ) -> dict[str, float]:
     """The held-out losses of a model after PTQ, by width."""
-    found = {}
+    losses = {}
     for number, width in enumerate(bits, 1):
         job.at(number, len(bits) + 1)
         quantized = fake_quantized(deepcopy(net), width, group)
-        found[str(width)] = held_out_loss(quantized, subject.held_out)
-    return found
+        losses[str(width)] = held_out_loss(quantized, subject.held_out)
+    return losses
 
 
 def control(group: int, widths: Sequence[int], subject: LabSubject, seed: int, name: str) -> Recipe:

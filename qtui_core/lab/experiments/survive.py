@@ -160,12 +160,12 @@ def drawn_share(
 
 def enough_from(shares: Sequence[UpdateShares]) -> float | None:
     """The lowest of RATES from which on every tensor keeps ENOUGH; None if there is none."""
-    found = None
+    least = None
     for at in reversed(range(len(RATES))):
         if any(share.kept[at] <= ENOUGH for share in shares):
             break
-        found = RATES[at]
-    return found
+        least = RATES[at]
+    return least
 
 
 def too_little(shares: Sequence[UpdateShares]) -> list[UpdateShares]:
@@ -199,13 +199,13 @@ def cures_of(
     in fp32, if they are few; stochastic rounding, which kept the share `drawn`; fp32 weights."""
     more = STORAGES["fp32"].nbytes - STORAGES[stored].nbytes
     few = sum(s.elements for s in short)
-    found = []
+    cures = []
     if short and few <= _FEW * sum(s.elements for s in shares):
         what = short[0].tensor if len(short) == 1 else f"those {len(short)}"
-        found.append(f"{what} in fp32 ({format_bytes(int(more * few))} more)")
+        cures.append(f"{what} in fp32 ({format_bytes(int(more * few))} more)")
     if drawn is not None and drawn > ENOUGH:
-        found.append(f"stochastic rounding (no byte more, kept {min(drawn, 1.0):.0%})")
-    return phrase([*found, f"fp32 weights ({more:g} bytes more a parameter)"], "or")
+        cures.append(f"stochastic rounding (no byte more, kept {min(drawn, 1.0):.0%})")
+    return phrase([*cures, f"fp32 weights ({more:g} bytes more a parameter)"], "or")
 
 
 #: In a model with more parameters than this only some layers are tried.
@@ -274,8 +274,8 @@ def _some_layers(names: list[str]) -> Callable[[str], bool]:
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """A row for each tensor and format at the learning rate of the run, the kept shares over the
     rates, and whether the run survives."""
-    found: Survival | None = outcomes.get("tensors")
-    if found is None:
+    survival: Survival | None = outcomes.get("tensors")
+    if survival is None:
         return findings()
     rows: list[dict[str, Cell]] = [
         {
@@ -285,32 +285,32 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "lost": share.lost_here,
             "enough": enough_from([share]),
         }
-        for share in sorted(found.shares, key=lambda k: (FLOATS.index(k.stored), k.kept_here))
+        for share in sorted(survival.shares, key=lambda k: (FLOATS.index(k.stored), k.kept_here))
     ]
     lines = tuple(
         LabLine(stored, tuple(map(min, zip(*kept, strict=True))), RATES)
         for stored in FLOATS
-        if (kept := [s.kept for s in found.shares if s.stored == stored and s.matrix])
+        if (kept := [s.kept for s in survival.shares if s.stored == stored and s.matrix])
     )
     picture = LabChart("kept by the worst matrix", "lr", "kept", lines, log_x=True)
-    verdict, states = _verdict(settings, found), _of_states(settings, settings["store"])
+    verdict, states = _verdict(settings, survival), _of_states(settings, settings["store"])
     some = (
-        f"{found.tried:,} of {found.tensors:,} tensors were tried: those of the first, the last "
-        f"and every eighth layer, and those that belong to no layer."
+        f"{survival.tried:,} of {survival.tensors:,} tensors were tried: those of the first, the "
+        f"last and every eighth layer, and those that belong to no layer."
     )
-    stored = f"Gradients were computed in {found.dtype.upper()}, as the model is stored."
+    stored = f"Gradients were computed in {survival.dtype.upper()}, as the model is stored."
     notes = [
         states if settings["lr"] and states not in verdict else "",
-        some if found.tried < found.tensors else "",
-        stored if found.dtype != "fp32" else "",
+        some if survival.tried < survival.tensors else "",
+        stored if survival.dtype != "fp32" else "",
     ]
     return findings(COLUMNS, rows, [picture if lines else None], [verdict], notes=notes)
 
 
-def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
+def _verdict(settings: Mapping[str, Any], survival: Survival) -> str:
     lr, stored = settings["lr"], settings["store"]
     name = stored.upper()
-    shares = [s for s in found.shares if s.stored == stored]
+    shares = [s for s in survival.shares if s.stored == stored]
     if not any(share.matrix for share in shares):
         return "No matrix of the model is trained, so there is nothing to survive."
     if not lr:
@@ -330,8 +330,8 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
             from_lr = f" From lr {least:.2g} on every tensor keeps {ENOUGH:.0%}."
     # A decay that multiplies the stored weight, as PyTorch's AdamW does, is rounded away before
     # any update is rounded stochastically.
-    few = [] if dead or found.tried < found.tensors else short
-    cures = cures_of(shares, few, stored, None if dead else found.drawn[stored])
+    few = [] if dead or survival.tried < survival.tensors else short
+    cures = cures_of(shares, few, stored, None if dead else survival.drawn[stored])
     would = "" if _dead(settings, "fp32") else f"; {cures} would do"
     said = ", and ".join(filter(None, (kept_words(short) if short else "", dead)))
     return f"At lr {lr:g} the run does not survive {name} weights: {said}{would}.{from_lr}"

@@ -78,15 +78,15 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[LabPart]:
     store weights. Raises UsageError for a decay that takes away more than there is."""
     check_decay(settings)
     store = settings["store"]
-    found = [
+    parts = [
         LabPart("updates", partial(kept_by, settings, model), Updates, 6),
         LabPart("one weight", one_weight, Findings, 2),
     ]
     if STORAGES[store].mantissa_bits is not None:
-        found.append(LabPart("terms", partial(terms, settings), Findings, 2))
+        parts.append(LabPart("terms", partial(terms, settings), Findings, 2))
     names, recipe = ("nearest", "stochastic"), partial(recipe_of, store)
     runs = TrainedComparison(settings, model, names, recipe, lambda name: 0.3, before=True, more=0)
-    return found + runs.jobs()
+    return parts + runs.jobs()
 
 
 def recipe_of(store: str, name: str, seed: int) -> Recipe:
@@ -152,11 +152,11 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     """The table of shares, the picture of the updates with thresholds, the curves, and a
     sentence."""
     store, lr = settings["store"], settings["lr"]
-    found: Updates | None = outcomes.get("updates")
+    updates: Updates | None = outcomes.get("updates")
     runs = LabComparison(("nearest", "stochastic"), settings, outcomes)
     rows: list[dict[str, Cell]] = [
         {"stored": r.stored, "lr": r.lr, "part": r.group, "lost": r.lost, "kept": r.kept}
-        for r in (found.reaches if found else ())
+        for r in (updates.reaches if updates else ())
         if r.group == "all" or r.stored == store
     ]
     rows += [
@@ -174,10 +174,10 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         COLUMNS,
         rows,
         [
-            None if found is None else _picture(found, lr, store),
+            None if updates is None else _picture(updates, lr, store),
             runs.chart(f"weights stored as {store}, lr {lr:g}"),
         ],
-        ["" if found is None else _verdict(settings, found, runs)],
+        ["" if updates is None else _verdict(settings, updates, runs)],
         runs.floor,
         [runs.chaotic],
         spare=("diverged", "judged"),
@@ -185,16 +185,16 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     )
 
 
-def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -> str:
+def _verdict(settings: Mapping[str, Any], updates: Updates, runs: LabComparison) -> str:
     store, lr = settings["store"], settings["lr"]
-    here = next(r for r in found.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
+    here = next(r for r in updates.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
     if not lr:
         return "At lr 0 no weight changes, so no update can be lost."
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
     said = f"At lr {lr:g} {name} weights keep {survive.kept_text(here.kept)} of each step"
-    short = survive.too_little(found.shares)
+    short = survive.too_little(updates.shares)
     if short and here.kept > survive.ENOUGH:
         said += f", but {survive.kept_words(short)}"
     if runs.broken:
@@ -216,15 +216,15 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     drawn = runs.share_of_gain("stochastic")
     if drawn is None and (other := runs.compared.get("stochastic")):
         drawn = float(other.seen in ("no difference", "better"))
-    said = f"{said}; {survive.cures_of(found.shares, short, store, drawn)} would help."
+    said = f"{said}; {survive.cures_of(updates.shares, short, store, drawn)} would help."
     if not short:
         return said
-    least = survive.enough_from(found.shares)
+    least = survive.enough_from(updates.shares)
     rates = f"at no lr up to {survive.RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
     return f"{said} {name} alone keeps {survive.ENOUGH:.0%} of every tensor {rates}."
 
 
-def _picture(found: Updates, lr: float, store: str) -> Density:
+def _picture(updates: Updates, lr: float, store: str) -> Density:
     lines = []
     for name in dict.fromkeys((store, "bf16")):
         storage = STORAGES[name]
@@ -234,4 +234,4 @@ def _picture(found: Updates, lr: float, store: str) -> Density:
             lines.append(LabLine(f"{name} loses what is below", ys, xs))
     title = f"updates at lr {lr:g} over the weights they move"
     axes = ("log2 |weight|", "log2 |update|", _LEFT, _RIGHT, _LOW, _HIGH)
-    return Density(title, *axes, found.counts, tuple(lines))
+    return Density(title, *axes, updates.counts, tuple(lines))

@@ -22,25 +22,25 @@ def histogram(
 ) -> ExponentHistogram | None:
     """The picture of magnitudes and formats; None if there are no magnitudes. The few that are far
     below all others are drawn at the left end."""
-    kept = [(name, found) for name, found in series if found.there]
+    kept = [(name, sizes) for name, sizes in series if sizes.there]
     if not kept:
         return None
-    first = min(_field_of(found, _TAIL) for _, found in kept)
-    last = max(_field_of(found, 1.0) for _, found in kept)
+    first = min(_field_of(sizes, _TAIL) for _, sizes in kept)
+    last = max(_field_of(sizes, 1.0) for _, sizes in kept)
     counts = tuple(
-        (name, (sum(found.counts[: first + 1]), *found.counts[first + 1 : last + 1]))
-        for name, found in kept
+        (name, (sum(sizes.counts[: first + 1]), *sizes.counts[first + 1 : last + 1]))
+        for name, sizes in kept
     )
     ranges = [(f.title, f.min_positive, f.min_normal, f.max) for f in map(float_format, formats)]
     spans = tuple(FormatSpan(name, *map(math.log2, ends)) for name, *ends in ranges)
     return ExponentHistogram(title, first - BIAS, counts, spans, shift)
 
 
-def _field_of(found: Magnitudes, share: float) -> int:
+def _field_of(sizes: Magnitudes, share: float) -> int:
     """The lowest float32 exponent field up to which at least `share` of the magnitudes lie."""
-    wanted, passed = share * found.there, 0
-    for field, count in enumerate(found.counts[:-1]):
+    wanted, passed = share * sizes.there, 0
+    for field, count in enumerate(sizes.counts[:-1]):
         passed += count
         if count and passed >= wanted:
             return field
-    return len(found.counts) - 2
+    return len(sizes.counts) - 2

@@ -120,10 +120,10 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 def inner_linears(model: nn.Module) -> dict[str, nn.Linear]:
     """All linear layers by name, except the output head. Raises ModelError if there are none."""
-    found = {name: module for name, module in linears(model).items() if not is_head(name)}
-    if not found:
+    inner = {name: module for name, module in linears(model).items() if not is_head(name)}
+    if not inner:
         raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
-    return found
+    return inner
 
 
 def is_head(name: str) -> bool:
@@ -198,9 +198,9 @@ def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[tor
         if p.requires_grad
     ]
     model.zero_grad(set_to_none=True)
-    found = torch.cat(parts) / scale
-    check_finite(loss, [found])
-    return found, float(loss.detach())
+    gradient = torch.cat(parts) / scale
+    check_finite(loss, [gradient])
+    return gradient, float(loss.detach())
 
 
 def check_finite(loss: torch.Tensor, gradients: Iterable[torch.Tensor]) -> None:

@@ -111,8 +111,8 @@ class Storage:
         scale = self.scale_of(x) if scale is None else scale
         scaled = x / scale
         step = self.step_of(scaled)
-        found = to_whole(scaled / step) * step
-        return found.clamp(-self.largest, self.largest) * scale
+        whole = to_whole(scaled / step) * step
+        return whole.clamp(-self.largest, self.largest) * scale
 
 
 #: For a floating-point dtype: the integer dtype of its width, the mask of its exponent bits, and
@@ -131,10 +131,10 @@ _CASTS: Final = {
 
 
 def _float(name: str, scales: str) -> Storage:
-    found = FORMATS[name]
-    assert isinstance(found, FloatFormat)
-    range_of = found.mantissa_bits, 1 - found.bias, float(found.max)
-    return Storage(name, *range_of, scales, found.storage_bits / 8)
+    spec = FORMATS[name]
+    assert isinstance(spec, FloatFormat)
+    range_of = spec.mantissa_bits, 1 - spec.bias, float(spec.max)
+    return Storage(name, *range_of, scales, spec.storage_bits / 8)
 
 
 def integers(bits: int, scales: str = "row") -> Storage:
@@ -179,12 +179,12 @@ class Operand:
         scale, shape = self._scale(x)
         storage = STORAGES[self.storage]
         tiled = x if shape is None else _tiles(x, *shape)
-        found = (
+        rounded = (
             storage.stochastic(tiled, generator, scale)
             if self.stochastic
             else storage.nearest(tiled, scale)
         )
-        return found if shape is None else _untiled(found, x.shape)
+        return rounded if shape is None else _untiled(rounded, x.shape)
 
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
         """FP8 with a scale per tensor or row, as in torchao.float8: numbers are multiplied by
@@ -211,8 +211,8 @@ class Operand:
         if self.scales.startswith("nv"):
             whole = _safe(x.abs().amax() / (STORAGES["e4m3"].largest * storage.largest))
             scales = most / storage.largest / whole
-            each = STORAGES["e4m3"].nearest(scales, x.new_ones(()))
-            return _safe(each * whole), shape
+            scales = STORAGES["e4m3"].nearest(scales, x.new_ones(()))
+            return _safe(scales * whole), shape
         return _safe(most / storage.largest), shape
 
 

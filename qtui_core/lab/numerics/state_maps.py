@@ -43,13 +43,13 @@ def dynamic_codes(signed: bool, bits: int = 8) -> torch.Tensor:
     if signed and bits == 8:
         return torch.from_numpy(dynamic_map().copy())
     exponents = bits - 1
-    found = [0.0, 1.0]
+    values = [0.0, 1.0]
     for index in range(exponents):
         edges = torch.linspace(0.1, 1, 2 ** (index + (not signed)) + 1)
         means = ((edges[:-1] + edges[1:]) / 2).tolist()
         decade = 10.0 ** (index - exponents + 1)
-        found += [sign * decade * mean for mean in means for sign in ((1, -1) if signed else (1,))]
-    return torch.tensor(sorted(found), dtype=torch.float32)
+        values += [sign * decade * mean for mean in means for sign in ((1, -1) if signed else (1,))]
+    return torch.tensor(sorted(values), dtype=torch.float32)
 
 
 def linear_codes(bits: int = 4) -> torch.Tensor:

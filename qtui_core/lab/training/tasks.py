@@ -142,8 +142,8 @@ class LabSubject:
         length = self.task.sequence + 1
         while True:
             starts = random.integers(0, self._train.size - length + 1, self.task.batch)
-            found = np.stack([self._train[at : at + length] for at in starts])
-            yield torch.from_numpy(found).to(_device)
+            rows = np.stack([self._train[at : at + length] for at in starts])
+            yield torch.from_numpy(rows).to(_device)
 
 
 def chosen_task(settings: Mapping[str, Any], model: str, usual: str) -> LabTask:

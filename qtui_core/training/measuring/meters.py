@@ -91,7 +91,7 @@ def held(
     optimizer states, inputs, and the keys and values in `cache`. Each storage counts once, rounded
     as CUDA's allocator rounds it."""
     seen: set[int] = set()
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     keys_and_values = ((Component.CACHE, tensor) for tensor in cache)
     for component, tensor in chain(_named(standing), keys_and_values):
         if tensor.device.type != device_type:
@@ -99,8 +99,8 @@ def held(
         storage = tensor.untyped_storage()
         if storage.nbytes() and storage._cdata not in seen:
             seen.add(storage._cdata)
-            found[component.value] = found.get(component.value, 0) + rounded(storage.nbytes())
-    return found
+            sums[component.value] = sums.get(component.value, 0) + rounded(storage.nbytes())
+    return sums
 
 
 def _named(standing: HeldByName) -> Iterator[tuple[Component, torch.Tensor]]:
@@ -168,8 +168,8 @@ class CpuMeter(Meter):
         return Sample(seconds, step, phase, allocated_bytes=live, process_bytes=rss, rss_bytes=rss)
 
 
-def _stacked(found: dict[Component, int]) -> dict[str, int]:
-    return {part.value: found[part] for part in STACK if found.get(part)}
+def _stacked(sums: dict[Component, int]) -> dict[str, int]:
+    return {part.value: sums[part] for part in STACK if sums.get(part)}
 
 
 class CudaMeter(Meter):
@@ -271,13 +271,13 @@ class CudaMeter(Meter):
         if self.standing.built is None:
             return {}
         cache = [tensor for ref in self._cache if (tensor := ref()) is not None]
-        found = held(self.standing, "cuda", cache)
-        rest = max(0, allocated - sum(found.values()))
+        sums = held(self.standing, "cuda", cache)
+        rest = max(0, allocated - sum(sums.values()))
         if self._phase == Phase.BETWEEN:
             self._workspaces = rest
         kept = min(rest, self._workspaces or 0)
         others = {Component.WORKSPACES.value: kept, Component.ACTIVATIONS.value: rest - kept}
-        return found | {name: nbytes for name, nbytes in others.items() if nbytes}
+        return sums | {name: nbytes for name, nbytes in others.items() if nbytes}
 
 
 def open_meter(placement: Placement) -> Meter:

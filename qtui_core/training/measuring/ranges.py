@@ -52,7 +52,7 @@ def ranges_of_step(
     Memory that the readings use is hidden from meters that count live tensors.
     """
     seen: dict[tuple[RangeKind, str], Magnitudes] = {}
-    found: list[TensorRange] = []
+    ranges: list[TensorRange] = []
 
     def see(kind: RangeKind, name: str, tensor: Any, divisor: float = 1.0) -> None:
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
@@ -82,6 +82,6 @@ def ranges_of_step(
                 hook = weight.register_post_accumulate_grad_hook(partial(backward, name))
                 stack.callback(hook.remove)
         try:
-            yield found
+            yield ranges
         finally:
-            found += [TensorRange(kind, name, what) for (kind, name), what in seen.items()]
+            ranges += [TensorRange(kind, name, what) for (kind, name), what in seen.items()]

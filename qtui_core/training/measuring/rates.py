@@ -56,18 +56,18 @@ def facts_of(device: torch.device) -> DeviceFacts:
             total_memory=machine.memory_total,
             threads=torch.get_num_threads(),
         )
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return DeviceFacts(
         "cuda",
-        found.name,
-        capability=(found.major, found.minor),
-        multiprocessors=found.multi_processor_count,
-        total_memory=found.total_memory,
-        l2=found.L2_cache_size,
-        shared=found.shared_memory_per_multiprocessor,
-        registers=4 * found.regs_per_multiprocessor,  # type: ignore[attr-defined]
-        clock_mhz=found.clock_rate // 1000,
-        bandwidth=2 * found.memory_clock_rate * 1000 * found.memory_bus_width // 8,
+        properties.name,
+        capability=(properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        total_memory=properties.total_memory,
+        l2=properties.L2_cache_size,
+        shared=properties.shared_memory_per_multiprocessor,
+        registers=4 * properties.regs_per_multiprocessor,  # type: ignore[attr-defined]
+        clock_mhz=properties.clock_rate // 1000,
+        bandwidth=2 * properties.memory_clock_rate * 1000 * properties.memory_bus_width // 8,
     )
 
 
@@ -124,11 +124,11 @@ def time_calls(
     """The seconds of each of several calls: as many as fit into the budget, at least one."""
     for _ in range(_WARM_UP):
         work()
-    found: list[float] = []
+    seconds: list[float] = []
     began = time.perf_counter()
-    while len(found) < _REPEATS and (not found or time.perf_counter() - began < budget):
-        found.append(_time_on_cuda(work) if device.type == "cuda" else seconds_of(work))
-    return found
+    while len(seconds) < _REPEATS and (not seconds or time.perf_counter() - began < budget):
+        seconds.append(_time_on_cuda(work) if device.type == "cuda" else seconds_of(work))
+    return seconds
 
 
 def seconds_of(work: Callable[[], object]) -> float:

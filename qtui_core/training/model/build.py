@@ -64,9 +64,9 @@ def _named(configuration: Any) -> Any:
     models before others; None if there is none."""
     names = getattr(configuration, "architectures", None) or ()
     for name in sorted(names, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
-        found = getattr(transformers, name, None)
-        if getattr(found, "config_class", None) is type(configuration):
-            return found
+        named = getattr(transformers, name, None)
+        if getattr(named, "config_class", None) is type(configuration):
+            return named
     return None
 
 
@@ -77,15 +77,15 @@ def class_of(configuration: Any) -> Any:
     Raises ModelError if the family has no such class, and for a class whose labels are not known
     here.
     """
-    named = getattr(configuration, "architectures", None) or ()
-    found, why_not = _named(configuration), ""
-    if found is not None and is_traceable(found.__name__):
-        return found
-    if found is not None:
-        why_not = f"{found.__name__}, and a trace cannot tell what that reads in a step"
-    elif named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
+    names = getattr(configuration, "architectures", None) or ()
+    named, why_not = _named(configuration), ""
+    if named is not None and is_traceable(named.__name__):
+        return named
+    if named is not None:
+        why_not = f"{named.__name__}, and a trace cannot tell what that reads in a step"
+    elif names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
         why_not = (
-            f"{named[0]}, which is no class of the installed transformers "
+            f"{names[0]}, which is no class of the installed transformers "
             f"{transformers.__version__} for {configuration.model_type!r}"
         )
     if why_not:

@@ -55,18 +55,18 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
     try:
         folder = Path(source.location).parent if source.is_configuration else folder_of(source)
         tokenizer = Tokenizer(SimpleNamespace(folder=folder, vocabulary=vocabulary))
-        found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
+        tokens = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
     except ModelError:
         if not source.is_configuration:
             raise
         raw = np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int64)
-        found = Tokens(raw % vocabulary, "a byte a token", chr)
-    if found.ids.size < least:
+        tokens = Tokens(raw % vocabulary, "a byte a token", chr)
+    if tokens.ids.size < least:
         raise UsageError(
-            f"The text has {plural(found.ids.size, 'token')}, of {least} or more that are needed; "
+            f"The text has {plural(tokens.ids.size, 'token')}, of {least} or more that are needed; "
             f"take a longer one."
         )
-    return found
+    return tokens
 
 
 def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator[None]:

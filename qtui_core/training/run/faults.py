@@ -66,9 +66,9 @@ def fault_of(
         if kind == DRIVER:
             text, remedy = f"CUDA failed {where}: {first}. ", remedy or _RESTART
         return Fault(seconds, step, phase, kind, text + (remedy or "The log has the rest."))
-    asked, helping = asked_bytes(message), changes(advice, phase)
+    requested, helping = asked_bytes(message), changes(advice, phase)
     parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
-    wanted = "" if asked is None else f", when {format_bytes(asked)} more were requested"
+    wanted = "" if requested is None else f", when {format_bytes(requested)} more were requested"
     text = f"Memory ran out {where}{wanted}."
     if parts:
         text += f" The largest part is {parts[0][0]} ({format_bytes(parts[0][1])})."
@@ -76,7 +76,7 @@ def fault_of(
         text += f" {helping[0][0]} would save {format_bytes(helping[0][1])} there."
     if "CUDA" not in message and not (helping and address_limit() is None):
         text += f" {more_memory()}"
-    return Fault(seconds, step, phase, kind, text, True, asked, tuple(parts), helping)
+    return Fault(seconds, step, phase, kind, text, True, requested, tuple(parts), helping)
 
 
 def kind_of(error: BaseException) -> str:

@@ -125,7 +125,7 @@ def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
-    found: list[Gpu | None] = []
+    entries: list[Gpu | None] = []
     try:
         for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
             handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
@@ -135,10 +135,10 @@ def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
                 most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
                 by_number = partial(answer, nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle)
                 parts = list(map(by_number, range(most)))
-            found += [_gpu(nvml, part, index) for part in parts if part is not None]
+            entries += [_gpu(nvml, part, index) for part in parts if part is not None]
     finally:
         answer(nvml, "nvmlShutdown")
-    return tuple(gpu for gpu in found if gpu is not None)
+    return tuple(gpu for gpu in entries if gpu is not None)
 
 
 def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
@@ -186,16 +186,16 @@ def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | 
     """
     if chosen is None:
         return tuple((gpu.uuid, gpu) for gpu in all_)
-    found: list[tuple[str, Gpu | None]] = []
+    visible: list[tuple[str, Gpu | None]] = []
     for part in (part.strip() for part in chosen.split(",")):
         if part.isdecimal():
             of_it = [gpu for gpu in all_ if gpu.index == int(part)][:1]
         else:
             of_it = [gpu for gpu in all_ if len(part) > 4 and gpu.uuid.startswith(part)]
         if len(of_it) == 1:
-            found.append((of_it[0].uuid, of_it[0]))
+            visible.append((of_it[0].uuid, of_it[0]))
         elif part.startswith("MIG") and all_:
-            found.append((part, None))
+            visible.append((part, None))
         else:
             break
-    return tuple(found)
+    return tuple(visible)

@@ -72,16 +72,16 @@ def parse_request(line: str | bytes) -> RunRequest:
     Raises UsageError if it is not such a line, which the program that starts the run should write.
     """
     try:
-        found = json.loads(line)
+        fields_given = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"A run is requested in one line of JSON: {error}.") from error
-    if not isinstance(found, dict) or not isinstance(found.get("model"), str):
+    if not isinstance(fields_given, dict) or not isinstance(fields_given.get("model"), str):
         raise UsageError(
             'The request for a run names a model, as in {"model": "demo", "plan": {}}.'
         )
     kinds: Any = (
-        (found, RunRequest, "A request for a run has no {}."),
-        (found.get("plan"), RunPlan, "A plan has no {}."),
+        (fields_given, RunRequest, "A request for a run has no {}."),
+        (fields_given.get("plan"), RunPlan, "A plan has no {}."),
     )
     for given, kind, sentence in kinds:
         names: Any = fields(kind)  # a mistyped one would be ignored
@@ -90,7 +90,7 @@ def parse_request(line: str | bytes) -> RunRequest:
         ):
             raise UsageError(sentence.format(", ".join(unknown)))
     try:
-        request = from_plain(RunRequest, found)
+        request = from_plain(RunRequest, fields_given)
     except CodecError as error:
         raise UsageError(f"The request for a run is wrong: {error.reason}.") from None
     if request.steps is not None and request.steps < 1:
@@ -137,8 +137,8 @@ class Controls:
     def take_ranges(self) -> bool:
         """Whether ranges were requested since the last call."""
         with self._changed:
-            asked, self._ranges = self._ranges, False
-            return asked
+            wanted, self._ranges = self._ranges, False
+            return wanted
 
     def check(self) -> None:
         """Raises Stopped if the run should stop."""
