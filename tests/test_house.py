@@ -19,7 +19,7 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3431,
-    "qtui/engine": 6230,
+    "qtui/engine": 6226,
     "qtui/report": 6438,
     "qtui/screen": 7659,
     "qtui/tui": 20920,

@@ -42,7 +42,6 @@ class ChildProcess:
     Attributes:
         controls: the received controls, which the work looks at.
         obey: is called with each control except "stop", for code that does not look at `controls`.
-        answers: whether the work is alive, beside this process; no sign of life is given if not.
         signalled: the signal that ended the work; None if none did.
     """
 
@@ -52,8 +51,7 @@ class ChildProcess:
         # A thread of its own waits for signals, because the main thread may be inside a kernel.
         # Threads that are started later inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self.answers: Callable[[], bool] = lambda: True
-        self._sink = LineSink(sink, lambda: self.answers())
+        self._sink = LineSink(sink)
         self._ending = threading.Lock()
         self._code = 0
         self.tell: Final = self._sink.tell
@@ -124,13 +122,11 @@ class ChildProcess:
 
 
 class LineSink:
-    """Writes lines from any thread, and signs of life while the work `answers`. If nobody reads
-    them any more, the process ends. `wrote` says whether any line other than a sign of life was
-    written."""
+    """Writes lines from any thread, and signs of life. If nobody reads them any more, the process
+    ends. `wrote` says whether any line other than a sign of life was written."""
 
-    def __init__(self, stream: BinaryIO, answers: Callable[[], bool]) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._answers = answers
         self._lock = threading.Lock()
         self._wrote = time.monotonic()
         self.wrote = False
@@ -166,7 +162,7 @@ class LineSink:
         while True:
             time.sleep(PULSE_SECONDS)
             with self._lock:
-                if time.monotonic() - self._wrote > PULSE_SECONDS and self._answers():
+                if time.monotonic() - self._wrote > PULSE_SECONDS:
                     self._write(ALIVE)
 
 
