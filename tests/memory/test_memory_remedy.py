@@ -37,7 +37,7 @@ PLANS = (
 )
 
 
-@in_parts(2)
+@in_parts(4)
 @over("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
 @over("share", SHARES)
 def test_a_remedy_makes_it_fit(plan, share, parts):
@@ -58,7 +58,7 @@ def test_a_remedy_makes_it_fit(plan, share, parts):
     assert change.change
 
 
-@in_parts(4)
+@in_parts(8)
 @over("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
 @over("share", ROOMS)
 def test_the_sentence_is_true_of_the_plan_that_it_advises(plan, share, parts):

@@ -79,7 +79,7 @@ def check_one_answer(text, monkeypatch):
         assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5)
 
 
-@in_parts(4)
+@in_parts(8)
 def test_every_way_of_asking_gives_the_same_answer(parts):
     def check(text):
         with pytest.MonkeyPatch.context() as patch:
