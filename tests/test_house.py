@@ -25,7 +25,7 @@ CEILINGS = {
     "qtui/tui": 20920,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 2779,
-    "qtui_core/inspection, evaluation": 6199,
+    "qtui_core/inspection, evaluation": 6198,
     "qtui_core/lab": 5200,
     "qtui_core/memory": 16986,
     "qtui_core/models, loading, packed": 5120,

@@ -58,12 +58,11 @@ def compare_candidates(
 
 def _scores(begun: EvaluationBegun, parts: Sequence[PartScored]) -> dict[str, Floats]:
     """By name, float64 `[windows, scored]`. The divergence of the original is zero."""
-    values: dict[str, list[npt.NDArray[Any]]] = {}
-    for part in parts:
-        for name, score, raw in part.scores():
-            values.setdefault(name, []).append(np.frombuffer(raw, score.dtype))
-    scored = begun.text.scored
-    own = {n: np.concatenate(v, dtype=np.float64).reshape(-1, scored) for n, v in values.items()}
+    read = [{n: np.frombuffer(raw, s.dtype) for n, s, raw in part.scores()} for part in parts]
+    own = {  # the first part has the fewest: a recording from before a score lacks it
+        n: np.concatenate([of[n] for of in read], dtype=np.float64).reshape(-1, begun.text.scored)
+        for n in read[0]
+    }
     return {"divergence": np.zeros_like(own["loss"]), **own}
 
 

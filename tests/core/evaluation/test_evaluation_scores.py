@@ -14,6 +14,7 @@ from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.conclude import beyond_chance
+from qtui_core.evaluation.figures import TOKEN_SCORES
 from qtui_core.evaluation.results import (
     Candidate,
     EvaluatedText,
@@ -21,7 +22,7 @@ from qtui_core.evaluation.results import (
     PartScored,
 )
 from qtui_core.evaluation.settings import EvaluationSettings
-from qtui_core.evaluation.summary import summarize
+from qtui_core.evaluation.summary import compare_candidates, summarize
 from qtui_core.evaluation.windows import cut_windows
 
 torch = LazyImport("torch")
@@ -207,6 +208,17 @@ def parts_of(begun, *divergences, **more) -> list[PartScored]:
             found.append(part_of(begun, batch, number, whole[rows], **more))
         start += size
     return found
+
+
+def test_a_recording_from_before_a_score_goes_on_without_it(monkeypatch) -> None:
+    later = replace(TOKEN_SCORES["agreement"], later=True)
+    monkeypatch.setitem(TOKEN_SCORES, "agreement", later)
+    begun = begun_of("a")
+    first, *rest = parts_of(begun, 0.5)
+    early = [replace(part, agreement="") for part in (first, rest[0])]
+    _, rows, _ = compare_candidates(begun, [*early, *rest[1:]])
+    assert [row.top1_agreement for row in rows] == [None, None]
+    assert rows[1].kl_mean == 0.5
 
 
 def test_rows_are_what_numpy_makes_of_all_tokens() -> None:
