@@ -320,7 +320,7 @@ def find_library(name: str) -> Library:
 
     Raises UsageError, which names all libraries.
     """
-    by_name = {each.name.replace("_", "-"): each for each in LIBRARIES}
+    by_name = {library.name.replace("_", "-"): library for library in LIBRARIES}
     wanted = by_name.get(name.strip().lower().replace("_", "-"))
     if wanted is None:
         known = ", ".join(by_name)

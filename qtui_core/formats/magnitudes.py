@@ -71,21 +71,21 @@ class Magnitudes:
 
 def together(parts: Iterable[Magnitudes]) -> Magnitudes:
     """All of them."""
-    found = list(parts)
-    columns = zip(*(part.counts for part in found), strict=True)
+    given = list(parts)
+    columns = zip(*(part.counts for part in given), strict=True)
     return Magnitudes(
-        tuple(map(sum, columns)) if found else (0,) * FIELDS,
-        sum(part.zeros for part in found),
-        max((part.largest for part in found), default=0.0),
+        tuple(map(sum, columns)) if given else (0,) * FIELDS,
+        sum(part.zeros for part in given),
+        max((part.largest for part in given), default=0.0),
     )
 
 
-def flushed(format_name: str, found: Magnitudes, log_scale: int = 0) -> float:
+def flushed(format_name: str, magnitudes: Magnitudes, log_scale: int = 0) -> float:
     """The share of those that are not zero that become zero in a format once they are multiplied
     by 2^log_scale: under half of its smallest number. Half of it itself becomes zero too, which a
     histogram does not see."""
     smallest = round(math.log2(float_format(format_name).min_positive))
-    return found.below(smallest - 1 - log_scale)
+    return magnitudes.below(smallest - 1 - log_scale)
 
 
 def best_scale(format_name: str, largest: float, room: float = HEADROOM) -> int | None:
@@ -97,6 +97,6 @@ def best_scale(format_name: str, largest: float, room: float = HEADROOM) -> int 
 
 
 def float_format(name: str) -> FloatFormat:
-    found = FORMATS[name]
-    assert isinstance(found, FloatFormat)
-    return found
+    fmt = FORMATS[name]
+    assert isinstance(fmt, FloatFormat)
+    return fmt

@@ -144,17 +144,17 @@ def _of_number(rows: Rows, aside: Rows) -> str:
     fates: dict[str, list[FormatRow]] = {name: [] for name in ("exact", *CLAUSES, "rounded")}
     for row in rows:
         fates[_fate(asked, row)].append(row)
-    shown, exact = format_exact(asked, 8), fates["exact"]
+    number, exact = format_exact(asked, 8), fates["exact"]
     if len(exact) == len(rows):
-        return f"{shown} is exact in {_all(rows, aside)}{'.' if aside else NOTHING_LOST}"
+        return f"{number} is exact in {_all(rows, aside)}{'.' if aside else NOTHING_LOST}"
     worst = next((name for name in CLAUSES if fates[name]), None)
     clause = CLAUSES[worst](asked, fates[worst], rows) if worst else _in_range(fates, rows, aside)
-    head, joint = _head(shown, exact, rows), ";"
+    head, joint = _head(number, exact, rows), ";"
     if len(rows) == 1 and rows[0].outcome is not FormatOutcome.ROUNDED:
-        head, joint = shown, ":"
+        head, joint = number, ":"
     elif len(rows) == 1:
         (row,) = rows
-        head = f"{row.format.title} makes {shown_value(row)} of {shown}, off by {percent(row)}"
+        head = f"{row.format.title} makes {shown_value(row)} of {number}, off by {percent(row)}"
     elif near := _near(rows):
         head += f": {near}"
     return f"{head}{joint} {clause}."
@@ -180,13 +180,13 @@ def _fate(asked: Fraction, row: FormatRow) -> str:
     return "subnormal" if isinstance(fmt, FloatFormat) and size < fmt.min_normal else "rounded"
 
 
-def _head(shown: str, exact: Rows, rows: Rows) -> str:
+def _head(number: str, exact: Rows, rows: Rows) -> str:
     if len(exact) > _MOST_NAMED:  # the narrowest is enough: wider formats hold the number too
         narrowest = min(_by_themselves(exact), key=lambda r: r.format.bits)
-        return f"{shown} is exact in {narrowest.format.title} and {len(exact) - 1} more"
+        return f"{number} is exact in {narrowest.format.title} and {len(exact) - 1} more"
     if exact:
-        return f"{shown} is exact in {names(exact, rows)}{' only' if len(exact) == 1 else ''}"
-    return f"No format here holds {shown} exactly"
+        return f"{number} is exact in {names(exact, rows)}{' only' if len(exact) == 1 else ''}"
+    return f"No format here holds {number} exactly"
 
 
 def _near(rows: Rows) -> str:

@@ -63,46 +63,46 @@ def parse_value(text: str) -> Exact:
     lower case, with underscores between digits and with a typographic minus. Raises UsageError
     for anything else.
     """
-    shown = text.strip()
-    if len(shown) > MAX_TEXT_LENGTH:
+    typed = text.strip()
+    if len(typed) > MAX_TEXT_LENGTH:
         raise UsageError(
-            f"The number has {len(shown)} characters; at most {MAX_TEXT_LENGTH} are read."
+            f"The number has {len(typed)} characters; at most {MAX_TEXT_LENGTH} are read."
         )
-    plain = re.sub(r"(?<=[0-9a-f])_(?=[0-9a-f])", "", shown.lower().replace("−", "-"))
+    plain = re.sub(r"(?<=[0-9a-f])_(?=[0-9a-f])", "", typed.lower().replace("−", "-"))
     if special := _SPECIAL.fullmatch(plain):
         return float(special[1] + special[2])
     if _PATTERN.fullmatch(plain):
-        raise UsageError(f"{shown!r} is a bit pattern, not a number. {_HELP}.")
+        raise UsageError(f"{typed!r} is a bit pattern, not a number. {_HELP}.")
     above, slash, below = plain.partition("/")
-    numerator = _parse_real(above.strip(), shown)
+    numerator = _parse_real(above.strip(), typed)
     if slash:
-        denominator = _parse_real(below.strip(), shown)
+        denominator = _parse_real(below.strip(), typed)
         if denominator == 0:
-            raise UsageError(f"{shown!r} divides by zero. Type inf or nan if that is meant.")
+            raise UsageError(f"{typed!r} divides by zero. Type inf or nan if that is meant.")
         return Fraction(numerator) / Fraction(denominator)
     return numerator
 
 
-def _parse_real(text: str, shown: str) -> Exact:
+def _parse_real(text: str, typed: str) -> Exact:
     if match := _DECIMAL.fullmatch(text):
-        sign, digits, exponent = match[1], match[2], _exponent(match[3], shown)
+        sign, digits, exponent = match[1], match[2], _exponent(match[3], typed)
         value = Fraction(digits) * Fraction(10) ** exponent
     elif match := _HEX_FLOAT.fullmatch(text):
-        sign, digits, exponent = match[1], match[2], _exponent(match[3], shown)
+        sign, digits, exponent = match[1], match[2], _exponent(match[3], typed)
         whole, _, places = digits.partition(".")
         value = int(whole + places, 16) * Fraction(2) ** (exponent - 4 * len(places))
     else:
-        raise UsageError(f"{shown!r} is not a number. {_HELP}.")
+        raise UsageError(f"{typed!r} is not a number. {_HELP}.")
     if sign == "-":
         return -value if value else -0.0
     return value
 
 
-def _exponent(text: str | None, shown: str) -> int:
+def _exponent(text: str | None, typed: str) -> int:
     # The length first: int() of a very long digit string is itself slow, and refused by Python.
     if len((text or "0").lstrip("+-0")) > 5 or abs(int(text or "0")) > MAX_DECIMAL_EXPONENT:
         raise UsageError(
-            f"{shown!r} is far outside every format; exponents go from "
+            f"{typed!r} is far outside every format; exponents go from "
             f"-{MAX_DECIMAL_EXPONENT} to {MAX_DECIMAL_EXPONENT}."
         )
     return int(text or "0")

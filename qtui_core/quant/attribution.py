@@ -169,9 +169,9 @@ def attribute_error(
 ) -> Attribution:
     """Where the squared error of a scheme lies. Arguments, passes and errors are those of
     `measure`."""
-    found = AttributionScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, job=job)
-    return found.result()
+    reducer = AttributionScan(scheme)
+    scan(x, [reducer], model_absmax=model_absmax, job=job)
+    return reducer.result()
 
 
 def keep_columns(
@@ -213,12 +213,12 @@ def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) ->
         raise UsageError(f"At most {MAX_TRIED} columns are tried one by one; {count} is too many.")
     large = [c.column for c in columns.largest(count) if c.absmax]
     wrong = attribution.most_error(count)
-    found: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     for place in range(count):
         for order in (large, wrong):
             if place < len(order):
-                found[order[place]] = None
-    return tuple(found)[:count]
+                chosen[order[place]] = None
+    return tuple(chosen)[:count]
 
 
 def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple[int, ...]:
@@ -228,11 +228,11 @@ def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple
     they are those that hold more six-sigma elements than chance would put there, provided that
     these are few columns and hold most of the outliers.
     """
-    found = tuple(c.column for c in columns.standing_out())
-    if not found:
+    chosen = tuple(c.column for c in columns.standing_out())
+    if not chosen:
         crowded, _ = crowded_columns(outliers)
-        found = tuple(c.column for c in outliers.columns[:crowded])
-    return found if len(found) <= max(1.0, FEW_COLUMNS * columns.absmax.size) else ()
+        chosen = tuple(c.column for c in outliers.columns[:crowded])
+    return chosen if len(chosen) <= max(1.0, FEW_COLUMNS * columns.absmax.size) else ()
 
 
 def decomposition_sweep(

@@ -93,23 +93,23 @@ class Case:
         values near 1, a scale of the tensor instead of the model's, and no columns kept in 16
         bits."""
         scheme = self.scheme
-        found = self.report.gaussian_relative_mse
+        expected = self.report.gaussian_relative_mse
         if scheme.family is Family.CAST:
-            found = gaussian_relative_mse(scheme, self.report.shape)
+            expected = gaussian_relative_mse(scheme, self.report.shape)
         elif isinstance(scheme.granularity, PerModel):
             own = replace(scheme, granularity=PerTensor())
-            found = gaussian_relative_mse(own, self.report.shape)
+            expected = gaussian_relative_mse(own, self.report.shape)
         elif scheme.outlier_threshold is not None:
             undivided = replace(scheme, outlier_threshold=None)
-            found = gaussian_relative_mse(undivided, self.report.shape)
-        return found or 0.0
+            expected = gaussian_relative_mse(undivided, self.report.shape)
+        return expected or 0.0
 
     @property
     def ordinary_db(self) -> float:
         """`ordinary` as an SQNR in decibels; infinite if Gaussian values are kept exactly, as in
         groups of one element."""
-        found = decibels(self.ordinary)
-        return math.inf if found is None or found > EXACT_DB else found
+        db = decibels(self.ordinary)
+        return math.inf if db is None or db > EXACT_DB else db
 
     @property
     def worse(self) -> float:
@@ -136,12 +136,12 @@ class Case:
     @property
     def holders(self) -> str | None:
         """In words, what share of the sum of squares the outliers hold; None for less than half."""
-        found = self.outliers
-        if found is None or found.energy_share < 0.5:
+        outliers = self.outliers
+        if outliers is None or outliers.energy_share < 0.5:
             return None
-        held, verb = plural(found.count, "element"), "holds" if found.count == 1 else "hold"
-        share = percent(found.energy_share)
-        return f"{held} beyond {found.sigma:g} sigma {verb} {share} of its energy"
+        held, verb = plural(outliers.count, "element"), "holds" if outliers.count == 1 else "hold"
+        share = percent(outliers.energy_share)
+        return f"{held} beyond {outliers.sigma:g} sigma {verb} {share} of its energy"
 
     @property
     def offset(self) -> float | None:
@@ -222,17 +222,17 @@ def finer_that_save(case: Case) -> list[Scheme]:
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:
     """(scheme, expected SQNR in decibels) of the best scheme with the same granularity and no more
     bits, if it is expected to be noticeably better on Gaussian values of this size; else None."""
-    found = []
+    better = []
     for scheme in same_bits(case.scheme):
         added = bits_per_parameter(scheme, case.report.shape) - case.report.bits_per_parameter
         if scheme in seen or scheme == case.scheme or added > SAME_BITS or not case.saves(scheme):
             continue
         db = expected_db(scheme, case)
         if db is not None and db > case.db + NOTICEABLE_DB:
-            found.append((db - DB_PER_BIT * max(0.0, added), scheme, db))
-    if not found:
+            better.append((db - DB_PER_BIT * max(0.0, added), scheme, db))
+    if not better:
         return None
-    _, scheme, db = max(found, key=lambda f: f[0])
+    _, scheme, db = max(better, key=lambda f: f[0])
     return scheme, db
 
 
@@ -283,13 +283,13 @@ def zero_point_scheme(case: Case) -> Scheme | None:
     if isinstance(scheme.granularity, PerModel):
         return None  # the range is that of the model, not of this tensor
     if scheme.family is Family.INTEGER:
-        found = replace(scheme, scale_rule="absmax", symmetric=False, float_zero_point=True)
+        shifted = replace(scheme, scale_rule="absmax", symmetric=False, float_zero_point=True)
     else:
         if scheme.family in (Family.CAST, Family.TERNARY) or name not in SCHEME_FORMATS:
             return None
         if (case.kurtosis or 0.0) > HEAVY_TAILS or (case.outliers and case.outliers.count):
             return None
         granularity = EQUAL_GROUPS.get(scheme.family, scheme.granularity)
-        found = Scheme(name, granularity, symmetric=False, float_zero_point=True)
-    added = case.bits_of(found) - case.report.bits_per_parameter
-    return found if added <= 1 and case.saves(found) else None
+        shifted = Scheme(name, granularity, symmetric=False, float_zero_point=True)
+    added = case.bits_of(shifted) - case.report.bits_per_parameter
+    return shifted if added <= 1 and case.saves(shifted) else None

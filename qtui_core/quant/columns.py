@@ -134,9 +134,9 @@ def _shortest(above: float, up_to: float) -> float:
     middle = middle or up_to
     with np.errstate(over="ignore", under="ignore"):
         for digits in range(1, 10):
-            found = float(f"{middle:.{digits}g}")
-            if above < float(np.float32(found)) <= up_to:
-                return found
+            rounded = float(f"{middle:.{digits}g}")
+            if above < float(np.float32(rounded)) <= up_to:
+                return rounded
     return up_to
 
 

@@ -204,8 +204,8 @@ def _remedy(contest: Contest) -> str:
     if contest.resized:
         return ""
     others = [c.report.scheme for c in contest.contenders if c not in contest.equal]
-    found = at_equal_bits(others, contest.first.report.shape, contest.first.bits)
-    equal = sum(row.equal for row in found)
+    nearest = at_equal_bits(others, contest.first.report.shape, contest.first.bits)
+    equal = sum(row.equal for row in nearest)
     return "" if not equal else REMEDY if equal == len(others) else f"{REMEDY} for {equal} of them"
 
 

@@ -382,11 +382,11 @@ def _other_format(case: Case) -> str | None:
         outliers = case.outliers is not None and case.outliers.count
         if not LIGHT_TAILS < (case.kurtosis or 0.0) < HEAVY_TAILS or outliers:
             return None
-    found = best_at_these_bits(case, {other.scheme for other in case.others})
-    if found is None:
+    better = best_at_these_bits(case, {other.scheme for other in case.others})
+    if better is None:
         return None
-    bits = _at_bits(case.bits_of(found[0]), case.report)
-    return f"{found[0]} would give a Gaussian {db_text(found[1])} dB {bits}"
+    bits = _at_bits(case.bits_of(better[0]), case.report)
+    return f"{better[0]} would give a Gaussian {db_text(better[1])} dB {bits}"
 
 
 def _smaller_groups(case: Case) -> str | None:

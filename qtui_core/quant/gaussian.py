@@ -135,7 +135,7 @@ def gaussian_relative_mse(
     groups = groups_of(scheme, shape, sigma, model_absmax)
     if not groups:
         return None
-    return sum(share * _relative_mse(each) for share, each in groups)
+    return sum(share * _relative_mse(group) for share, group in groups)
 
 
 @lru_cache(maxsize=4096)

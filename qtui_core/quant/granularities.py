@@ -71,7 +71,7 @@ def schemes_by_granularity(
         usual = BLOCKS if scheme.family is Family.CODEBOOK else GRANULARITIES
         own = () if scheme.granularity in usual else (scheme.granularity,)
         granularities = sorted([*own, *usual], key=lambda g: math.prod(scale_shape(g, shape)))
-    found: list[Scheme] = []
+    distinct: list[Scheme] = []
     left_out: list[LeftOut] = []
     for granularity in granularities:
         try:
@@ -80,18 +80,18 @@ def schemes_by_granularity(
             left_out.append(LeftOut(str(granularity), str(error)))
             continue
         groups = _groups(granularity, shape)
-        equal = [other for other in found if _groups(other.granularity, shape) == groups]
+        equal = [other for other in distinct if _groups(other.granularity, shape) == groups]
         if not equal:
-            found.append(candidate)
+            distinct.append(candidate)
             continue
         kept, dropped = equal[0], candidate
         if candidate == scheme != kept:
-            found[found.index(kept)] = candidate
+            distinct[distinct.index(kept)] = candidate
             kept, dropped = candidate, kept
         if kept != dropped:
             reason = f"In this tensor the groups of {dropped.granularity} are those of"
             left_out.append(LeftOut(str(dropped.granularity), f"{reason} {kept.granularity}."))
-    return tuple(found), tuple(left_out)
+    return tuple(distinct), tuple(left_out)
 
 
 def _groups(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[object, bool]:

@@ -377,10 +377,10 @@ def tensor_map(
         )
     elements = elements_of(x)
     grid = Grid(_checked(window, elements), elements.matrix[1], rows_out, columns_out, pooling)
-    found = MapScan(kind, schemes, grid)
+    reducer = MapScan(kind, schemes, grid)
     known = None if plans is None else dict(zip(schemes, plans, strict=True))
-    scan(elements, [found], model_absmax=model_absmax, plans=known, job=job)
-    return found.result()
+    scan(elements, [reducer], model_absmax=model_absmax, plans=known, job=job)
+    return reducer.result()
 
 
 def _checked(window: Window | None, elements: Elements) -> Window:

@@ -138,9 +138,9 @@ def measure(
     """The error of a scheme on a tensor: quantizes, dequantizes and compares, without keeping codes
     or values. Arguments and errors are those of `scan`. A scheme with an outlier threshold takes
     two more readings, which find the outliers of the report; progress does not include them."""
-    found = ErrorScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, job=job)
-    report = found.result()
+    reducer = ErrorScan(scheme)
+    scan(x, [reducer], model_absmax=model_absmax, job=job)
+    report = reducer.result()
     if scheme.outlier_threshold is None:
         return report
     outliers = find_beyond(x, scheme.outlier_threshold, job=job.part(0, 0))

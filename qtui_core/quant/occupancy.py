@@ -176,10 +176,10 @@ def expected_shares(
     groups = groups_of(scheme, shape, sigma)
     if not groups:
         return None, None
-    found = [_shares(each, bins) for _, each in groups]
+    shares = [_shares(group, bins) for _, group in groups]
     codes, density = (
         np.sum([share * part for (share, _), part in zip(groups, parts, strict=True)], axis=0)
-        for parts in zip(*found, strict=True)
+        for parts in zip(*shares, strict=True)
     )
     return codes, density
 

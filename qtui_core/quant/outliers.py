@@ -134,9 +134,9 @@ def find_outliers(
     usual = usual or stats
     if not usual.std or usual.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
-    found = OutlierScan(usual.mean, sigma * usual.std, stats, usual, top)
-    scan(x, [found], job=job)
-    return replace(found.result(), sigma=sigma)
+    reducer = OutlierScan(usual.mean, sigma * usual.std, stats, usual, top)
+    scan(x, [reducer], job=job)
+    return replace(reducer.result(), sigma=sigma)
 
 
 def find_beyond(
@@ -160,9 +160,9 @@ def find_beyond(
     if not (math.isfinite(threshold) and limit > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
     stats = stats or statistics(x, job=job.part(0, 0))
-    found = OutlierScan(0.0, limit, stats, usual or stats, top, inclusive=True)
-    scan(x, [found], job=job)
-    return replace(found.result(), threshold=threshold)
+    reducer = OutlierScan(0.0, limit, stats, usual or stats, top, inclusive=True)
+    scan(x, [reducer], job=job)
+    return replace(reducer.result(), threshold=threshold)
 
 
 def crowded_columns(report: OutlierReport) -> tuple[int, float]:

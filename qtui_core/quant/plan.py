@@ -448,8 +448,8 @@ def scan(
         )
     # Other segments would change the last bits of sums.
     readings: dict[Hashable, list[Reducer[Any]]] = {}
-    for each in reducers:
-        readings.setdefault(each.cut(elements), []).append(each)
+    for one in reducers:
+        readings.setdefault(one.cut(elements), []).append(one)
     reads = [together[0].reads(elements) for together in readings.values()]
     jobs = job.parts([*(passes * elements.count for passes in missing.values()), *reads])
     for scheme in missing:

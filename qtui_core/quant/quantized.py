@@ -185,12 +185,12 @@ class CodeScan(SchemeReducer[int]):
                 self._nested.absmax[blocks] = prepared.nested.absmax
         return 0 if prepared.nonfinite is None else int(np.count_nonzero(prepared.nonfinite))
 
-    def _keep_scales(self, groups: slice, found: GroupScales, decoding: Float32) -> None:
+    def _keep_scales(self, groups: slice, scales: GroupScales, decoding: Float32) -> None:
         self._scales.reshape(-1)[groups] = decoding
-        if self._zero_points is not None and found.zero_point is not None:
-            self._zero_points.reshape(-1)[groups] = found.zero_point
-        if self._scale_codes is not None and found.code is not None:
-            self._scale_codes.reshape(-1)[groups] = found.code
+        if self._zero_points is not None and scales.zero_point is not None:
+            self._zero_points.reshape(-1)[groups] = scales.zero_point
+        if self._scale_codes is not None and scales.code is not None:
+            self._scale_codes.reshape(-1)[groups] = scales.code
 
     def add(self, part: int) -> None:
         self._nonfinite += part
@@ -233,9 +233,9 @@ def quantize(
         Cancelled: the job was cancelled.
         UsageError: `x` is not a tensor of real numbers.
     """
-    found = CodeScan(scheme)
-    scan(x, [found], model_absmax=model_absmax, job=job)
-    return found.result()
+    reducer = CodeScan(scheme)
+    scan(x, [reducer], model_absmax=model_absmax, job=job)
+    return reducer.result()
 
 
 def _code_slice(plan: Plan, segment: Segment) -> slice:

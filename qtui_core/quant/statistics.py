@@ -113,9 +113,9 @@ class StatisticsScan(Reducer[tuple[Any, ...]]):
 def statistics(x: TensorLike, job: Job = IDLE) -> TensorStatistics:
     """Statistics of `x`, which is what `quantize` takes and is read once. Raises as `measure`
     does."""
-    found = StatisticsScan()
-    scan(x, [found], job=job)
-    return found.result()
+    reducer = StatisticsScan()
+    scan(x, [reducer], job=job)
+    return reducer.result()
 
 
 def _moments(x: Float32, absmax: float) -> Moments:
@@ -219,9 +219,9 @@ def histogram(
             return np.empty(0, np.int64), np.empty(0)
         low = stats.min if low is None else low
         high = stats.max if high is None else high
-    found = HistogramScan(bins, low, high)
-    scan(elements, [found], job=job)
-    return found.result()
+    reducer = HistogramScan(bins, low, high)
+    scan(elements, [reducer], job=job)
+    return reducer.result()
 
 
 def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:

@@ -121,9 +121,9 @@ def _granularities(scheme: Scheme, direction: int) -> Iterator[Changes]:
 
 def _granularity(kind: str, size: int) -> Granularity:
     sizes = {"tile": f"{TILE}x{TILE}", "group": str(size), "block": str(size)}
-    found = parse_granularity(f"{kind}{sizes.get(kind, '')}")
-    assert found is not None
-    return found
+    granularity = parse_granularity(f"{kind}{sizes.get(kind, '')}")
+    assert granularity is not None
+    return granularity
 
 
 def _sizes(scheme: Scheme, direction: int) -> Iterator[Changes]:

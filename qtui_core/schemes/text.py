@@ -112,13 +112,13 @@ def scheme_arguments(text: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {"format": name}
     chosen: dict[str, str] = {}
     for part in parts:
-        kind, found = _read_part(part, text)
+        kind, fields = _read_part(part, text)
         if kind in chosen:
             raise UsageError(
                 f"The scheme {text!r} says both {chosen[kind]} and {part}: give one {kind} only."
             )
         chosen[kind] = part
-        arguments |= found
+        arguments |= fields
     rules = SCALE_RULES[Family.INTEGER]
     if chosen.get("symmetry") == "asym" and chosen.get("scale rule") in rules:
         raise UsageError(
@@ -138,8 +138,8 @@ def _read_part(part: str, text: str) -> tuple[str, dict[str, Any]]:
     if granularity is not None:
         return "granularity", {"granularity": granularity}
     for option in SCHEME_OPTIONS:
-        if found := re.fullmatch(option.pattern, part):
-            return option.kind, option.fields(found)
+        if match := re.fullmatch(option.pattern, part):
+            return option.kind, option.fields(match)
     raise UsageError(
         f"{part!r} in the scheme {text!r} is neither a granularity "
         f"({GRANULARITY_HELP}) nor an option ({OPTION_HELP})."
