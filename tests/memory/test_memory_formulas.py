@@ -118,7 +118,7 @@ def faults(found: Estimate) -> list[str]:
     return wrong
 
 
-@in_parts(8)
+@in_parts(4)
 def test_formulas_of_all_families_and_methods_give_exactly_their_bytes(parts):
     shapes = {shape.family: shape for shape in map(read, sorted(p.stem for p in CONFIGS.iterdir()))}
     wrong: dict[str, list[str]] = {}
