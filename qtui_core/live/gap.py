@@ -126,25 +126,19 @@ def gap(predicted: Predicted, figures: Measured) -> tuple[Level, ...]:
         }
         levels = (Level(n, None, None, (), why.format(what)) for n, what in absent.items())
         return allocated, *levels
-    reserved = _above(
-        allocated, "reserved", "What is reserved",
-        (predicted.peak_reserved_bytes, figures.peak_reserved_bytes), SLACK,
-    )  # fmt: skip
+    both = predicted.peak_reserved_bytes, figures.peak_reserved_bytes
+    reserved = _above(allocated, "reserved", "What is reserved", both, SLACK)
     paged = bool(predicted.paged_bytes)
     context = figures.early_context_bytes if paged else figures.context_bytes
     parts = {} if context is None else {CONTEXT: context - predicted.context_bytes}
     rest = PAGED if paged else MOMENTS
     if context is None:
         rest = f"{CONTEXT}, {PAGED}" if paged else CONTEXT
-    process = _above(
-        reserved, "process", "What this process uses",
-        (predicted.process_bytes, figures.process_bytes), rest, parts,
-    )  # fmt: skip
+    both = predicted.process_bytes, figures.process_bytes
+    process = _above(reserved, "process", "What this process uses", both, rest, parts)
     # Nothing is predicted for other processes, so the estimate of the device is the process's.
-    device = _above(
-        process, "device", "What the device uses",
-        (predicted.process_bytes, figures.device_used_bytes), OTHERS,
-    )  # fmt: skip
+    both = predicted.process_bytes, figures.device_used_bytes
+    device = _above(process, "device", "What the device uses", both, OTHERS)
     return allocated, reserved, process, device
 
 

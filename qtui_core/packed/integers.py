@@ -59,7 +59,8 @@ def describe_awq(source: ModelSource, code: str) -> Description:
         raise cannot_decode(source, code, f"{stored}; qtui decodes 4 bits in gemm")
     inputs, words = matrix_of(source, code)
     rule = "full" if settings.get("zero_point") is False else "asym"
-    return _described(source, code, "AWQ", (8 * words, inputs), 4, rule)
+    groups = _granularity(source, code, inputs)
+    return Description((8 * words, inputs), f"AWQ 4 bits {groups}", f"int4:{groups}:{rule}")
 
 
 def describe_gptq(source: ModelSource, code: str) -> Description:
@@ -73,21 +74,19 @@ def describe_gptq(source: ModelSource, code: str) -> Description:
     rows, columns = matrix_of(source, code)
     rule = "asym" if settings.get("sym") is False else "full"
     ordered = " act-order" if settings.get("desc_act") is True else ""
-    return _described(source, code, "GPTQ", (columns, 32 * rows // bits), bits, rule, ordered)
+    inputs = 32 * rows // bits
+    groups = _granularity(source, code, inputs)
+    words = f"GPTQ {bits} bits {groups}{ordered}"
+    return Description((columns, inputs), words, f"int{bits}:{groups}:{rule}")
 
 
-def _described(
-    source: ModelSource, code: str, name: str, shape: tuple[int, int], bits: int, rule: str,
-    more: str = "",
-) -> Description:  # fmt: skip
-    """With the granularity that the stored scales make."""
+def _granularity(source: ModelSource, code: str, inputs: int) -> str:
+    """That of the stored scales."""
     scales = source.tensors.get(f"{code.removesuffix('qweight')}scales")
     if scales is None or len(scales.shape) != 2 or not scales.elements:
         raise cannot_decode(source, code, "its scales are missing or not a matrix")
-    size = -(-shape[1] // scales.shape[0])
-    granularity = "row" if size >= shape[1] else f"group{size}"
-    words = f"{name} {bits} bits {granularity}{more}"
-    return Description(shape, words, f"int{bits}:{granularity}:{rule}")
+    size = -(-inputs // scales.shape[0])
+    return "row" if size >= inputs else f"group{size}"
 
 
 def _bits(source: ModelSource, code: str) -> int:

@@ -261,16 +261,16 @@ def _verdict(settings: Mapping[str, Any], widths: Sequence[_Width]) -> str:
         elif width.seen != "no difference":
             share = width.recovered or 0
             back = f" ({share:.0%} of PTQ's loss back)" if share >= 0.005 else ""
-            said.append(
-                f"{abs(fmean(width.better)):.2g} nats {width.seen} at {width.bits} bits{back}"
-            )
+            nats = f"{abs(fmean(width.better)):.2g} nats {width.seen}"
+            said.append(f"{nats} at {width.bits} bits{back}")
     if even := [str(width.bits) for width in known if width.seen == "no difference"]:
         said.append(f"no difference at {phrase(even)} bits that this run can see")
+    trained = [w for w in known if not w.diverged and w.clears(w.moved or 0.0)]
     spoilt = [
-        str(w.bits) for w in known
-        if w.ptq is not None and not w.diverged and w.clears(w.moved or 0.0)
-        and w.clears(min(fmean(w.qat), fmean(w.control)) - w.ptq)
-    ]  # fmt: skip
+        str(w.bits)
+        for w in trained
+        if w.ptq is not None and w.clears(min(fmean(w.qat), fmean(w.control)) - w.ptq)
+    ]
     ptq = f" At {phrase(spoilt)} bits PTQ of the model as it is stays ahead of both; lower --lr."
     return (
         f"QAT beside equal training and then PTQ, {steps_counted(settings)}, "
