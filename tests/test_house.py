@@ -22,7 +22,7 @@ CEILINGS = {
     "qtui/engine": 6226,
     "qtui/report": 6438,
     "qtui/screen": 7659,
-    "qtui/tui": 20920,
+    "qtui/tui": 20915,
     "qtui_core/conformance": 1721,
     "qtui_core/formats, schemes": 2765,
     "qtui_core/inspection, evaluation": 6198,

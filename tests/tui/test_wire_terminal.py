@@ -190,8 +190,9 @@ def test_after_a_suspension_all_is_there_again(tmp_path: Path, key: str) -> None
 
 def test_a_signal_in_the_middle_of_a_write_is_obeyed_after_it(tmp_path: Path) -> None:
     with both(tmp_path) as terminal:
-        for number in range(200):
-            terminal.send(random.Random(number).choice("12") + RIGHT)
+        for number in range(400):
+            if number % 2:  # the app is behind all the same
+                terminal.send(random.Random(number).choice("12") + RIGHT)
             terminal.read(0.003)
             os.kill(terminal.pid, signal.SIGCONT)
         terminal.settle()
@@ -219,12 +220,7 @@ def test_a_stopped_job_waits_after_bg_and_ends_after_kill(tmp_path: Path) -> Non
         writes(b" demo &", "bg\r")
         stat = Path(f"/proc/{processes[0]}/stat")
         terminal.wait_until(lambda: ") T " in stat.read_text())
-        drawn = b"\x1b[?1049h"
-        terminal.written = b""
-        terminal.send("fg\r")
-        terminal.wait_until(lambda: drawn in terminal.written or b"Stopped" in terminal.written)
-        if drawn not in terminal.written:  # on a busy machine the stop of bg may come after fg
-            writes(drawn, "fg\r")
+        writes(b"\x1b[?1049h", "fg\r")
         writes(b"no GPU", "\x0c")
         os.kill(processes[0], signal.SIGSTOP)
         terminal.wait_until(lambda: b"Stopped" in terminal.written)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import termios
 from asyncio import TimerHandle
 from collections.abc import Callable
 from threading import RLock
@@ -150,10 +151,17 @@ class TerminalDriver(LinuxDriver):
             return True
 
     def _stop_again(self) -> None:
-        if self._in_front:
-            self._resume()
-        elif not self._app.ended_by:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        # The kernel decides, at a touch that changes nothing: a signal of ours may come after `fg`.
+        if self._app.ended_by:
+            return
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        try:
+            termios.tcflow(self.fileno, termios.TCOON)
+        except termios.error:  # it was stopped, and SIGCONT is obeyed next; or nothing is there
+            return
+        finally:
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        self._resume()
 
     def _resume(self) -> None:
         if not self._must_signal_resume:  # stopped by a signal that nobody sees

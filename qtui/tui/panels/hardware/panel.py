@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -101,7 +102,8 @@ class HardwarePanel(AskingPanel):
             shown.plan = plan
             name = None if gpu is None or self._chosen else gpu.params.get("name")
             if name and not shown.gpus:
-                shown.choice = _choice_of(str(name), shown.choice)
+                with suppress(UsageError):  # the catalogue has no such GPU, so the choice stays
+                    shown.choice = DeviceChoice(find_device(str(name)))
         if anew or not (shown.operations or shown.why):
             self.ask(self._count, OPERATIONS)
 
@@ -257,13 +259,6 @@ class HardwarePanel(AskingPanel):
 
     def refused(self, sentence: str) -> None:
         self.failed(sentence)
-
-
-def _choice_of(name: str, otherwise: DeviceChoice) -> DeviceChoice:
-    try:
-        return DeviceChoice(find_device(name))
-    except UsageError:
-        return otherwise
 
 
 def _header(reading: DeviceReading) -> str:

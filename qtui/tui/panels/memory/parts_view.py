@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qtui.engine.estimator.answers import Answer
 from qtui.screen.curve.legend import part_of
 from qtui.screen.plan.shown import Shown
@@ -76,14 +74,8 @@ def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
         *(_phase(answer, at, canvas) for at in range(len(answer.phases))),
         *paragraphs(notes, canvas.width, "expected"),
     ]
-    return [*lines, *_blank(lines, after, canvas), *after]
-
-
-def _blank(
-    above: Sequence[TextLine], below: Sequence[TextLine], canvas: Canvas
-) -> Sequence[TextLine]:
-    """A blank line between two blocks, if there is room for it."""
-    return [[]] if len(above) + 1 + len(below) <= canvas.height else []
+    apart = len(lines) + 1 + len(after) <= canvas.height  # room for a blank line
+    return [*lines, *([[]] if apart else []), *after]
 
 
 def _heading(canvas: Canvas, title: str, last: str) -> TextLine:
