@@ -83,8 +83,6 @@ class NF4Level:
         derived: the quantile divided by the largest one, in float64.
         published: the float32 constant in libraries.
         ulps: how many float32 numbers the rounded `derived` is above `published`.
-        float32_ulps: the same with every step rounded to float32, as in the program that made the
-            constants.
     """
 
     code: int
@@ -93,7 +91,6 @@ class NF4Level:
     derived: float
     published: float
     ulps: int
-    float32_ulps: int
 
 
 @dataclass(frozen=True)

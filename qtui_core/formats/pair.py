@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.scalar import is_finite, is_negative
-from qtui_core.formats.spec import Format, IntFormat
+from qtui_core.formats.spec import IntFormat
 from qtui_core.formats.summary import distance, percent, shown_value, summarize
 from qtui_core.formats.table import FormatOutcome, FormatRow
 
@@ -34,7 +34,7 @@ def relative_text(row: FormatRow) -> str:
 
 def compare_pair(chosen: FormatRow, pinned: FormatRow) -> str:
     """What the chosen format makes of the value beside what the pinned one does: which is closer
-    and how many times, the bits of each and the range of each. Both are rows of the same value."""
+    and how many times, and the bits of each. Both are rows of the same value."""
     if chosen.format is pinned.format:
         return f"{summarize((chosen,))} Choose another format to compare it with this pinned one."
     return f"{_closeness(chosen, pinned)}. {_costs(chosen, pinned)}."
@@ -102,7 +102,7 @@ def _fate(row: FormatRow) -> str:
 
 
 def _costs(chosen: FormatRow, pinned: FormatRow) -> str:
-    """The bits and the ranges; and that fewer bits are enough where both keep the value."""
+    """The bits; and that fewer are enough where both keep the value."""
     one, other = chosen.format, pinned.format
     bits, enough = f"Both take {one.storage_bits} bits", ""
     if one.storage_bits != other.storage_bits:
@@ -110,13 +110,4 @@ def _costs(chosen: FormatRow, pinned: FormatRow) -> str:
         if _level(chosen) == _level(pinned) == _EXACT:
             small = min((one, other), key=lambda fmt: fmt.storage_bits)
             enough = f", so {small.title} is enough for this value"
-    reach = f"{one.title} reaches {_reach(one)}, {other.title} {_reach(other)}"
-    if _reach(one) == _reach(other):
-        reach = f"both reach {_reach(one)}"
-    return f"{bits}; {reach}{enough}"
-
-
-def _reach(fmt: Format) -> str:
-    """The magnitudes that it holds."""
-    only = "" if fmt.signed else " without sign or zero"
-    return f"{format_rounded(fmt.min_positive)} to {format_rounded(fmt.max)}{only}"
+    return f"{bits}{enough}"

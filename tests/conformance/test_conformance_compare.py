@@ -142,7 +142,8 @@ def check_of(convention):
 
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
     """With ties rounded to the upper level. No BF16 number is a tie, so other values must be."""
-    from qtui_core.quant.plan import make_coder, unread_plan
+    from qtui_core.quant.coders import make_coder
+    from qtui_core.quant.plan import unread_plan
 
     unread_plan.cache_clear()  # a plan keeps its coder longer than `make_coder` does
     convention = find_convention("bitsandbytes.nf4")

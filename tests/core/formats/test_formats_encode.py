@@ -108,15 +108,9 @@ def test_integers_round_like_exact_arithmetic(fmt: IntFormat, rounding: Rounding
     rounded = [int(rounders[rounding](value / fmt.step)) for value in exact]
     saturated = [min(max(n, lowest), highest) % fmt.code_count for n in rounded]
     wrapped = [n % fmt.code_count for n in rounded]
-    values = np.array([float(value) for value in exact])
-    assert encode_array(fmt, values, rounding).tolist() == saturated
-    assert encode_array(fmt, values, rounding, saturate=False).tolist() == wrapped
-    some = slice(None, None, 7)
+    some = slice(None, None, 1 if fmt.bits <= 8 else 7)
     assert [encode(fmt, v, rounding) for v in exact[some]] == saturated[some]
     assert [encode(fmt, v, rounding, saturate=False) for v in exact[some]] == wrapped[some]
-    short = values.astype(np.float32)
-    same = short.astype(np.float64) == values
-    assert encode_array(fmt, short[same], rounding).tolist() == list(np.array(saturated)[same])
 
 
 def test_the_number_typed_is_rounded_once() -> None:
@@ -197,8 +191,6 @@ def test_finite_only_formats_always_saturate(saturate: bool | None) -> None:
 def test_nan_into_a_format_without_it_is_refused(fmt: FloatFormat | IntFormat) -> None:
     with pytest.raises(UsageError, match=f"{fmt.title} has no NaN. Replace"):
         encode(fmt, math.nan)
-    with pytest.raises(UsageError, match="2 of 4 values are NaN"):
-        encode_array(fmt, np.array([np.nan, 1, 2, np.nan], np.float32))
 
 
 def test_nan_keeps_its_sign_in_the_one_nan_code() -> None:
@@ -235,15 +227,11 @@ def test_integers_saturate_or_wrap() -> None:
     assert round_value(INT8, -math.inf) == -128
     with pytest.raises(UsageError, match="INT8 has no infinity to wrap"):
         encode(INT8, math.inf, saturate=False)
-    with pytest.raises(UsageError, match="INT8 has no infinity to wrap"):
-        encode_array(INT8, np.array([np.inf]), saturate=False)
 
 
 def test_unsigned_integers_end_at_zero() -> None:
     uint4 = IntFormat("uint4", "UINT4", 4, signed=False)
     assert [encode(uint4, v) for v in (-3, 0, 14.5, 15.4, 99)] == [0, 0, 14, 15, 15]
-    values = np.array([-3, 0, 14.5, 15.4, 99], np.float32)
-    assert encode_array(uint4, values).tolist() == [0, 0, 14, 15, 15]
 
 
 def test_minus_zero_is_kept_where_there_is_one() -> None:

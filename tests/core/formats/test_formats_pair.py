@@ -31,17 +31,15 @@ def said(text: str, chosen: str, pinned: str, saturate: bool | None = None) -> s
     ("text", "chosen", "pinned", "sentence"),
     [
         ("0.1", "e4m3", "e5m2", "E4M3 comes 4 times closer to 0.1 than E5M2, off by 1.6% against "
-         f"6.2%. {SAME}; E4M3 reaches 1.95e-3 to 448, E5M2 1.53e-5 to 57344."),
-        ("1", "fp16", "e4m3", "FP16 and E4M3 both keep 1 exactly. FP16 takes 16 bits, E4M3 8; "
-         "FP16 reaches 5.96e-8 to 65504, E4M3 1.95e-3 to 448, so E4M3 is enough for this value."),
-        ("0", "e4m3", "int8", f"E4M3 and INT8 both keep 0 exactly. {SAME}; E4M3 reaches 1.95e-3 "
-         "to 448, INT8 1 to 127."),
+         f"6.2%. {SAME}."),
+        ("1", "fp16", "e4m3", "FP16 and E4M3 both keep 1 exactly. FP16 takes 16 bits, E4M3 8, "
+         "so E4M3 is enough for this value."),
+        ("0", "e4m3", "int8", f"E4M3 and INT8 both keep 0 exactly. {SAME}."),
         ("-0", "e4m3", "int8", "E4M3 keeps -0 better than INT8: E4M3 keeps it exactly, INT8 drops "
          "its sign."),
         ("-0", "e4m3fnuz", "int8", "E4M3FNUZ and INT8 both drop the sign of -0."),
         ("0", "e8m0", "int8", "INT8 keeps 0 better than E8M0: INT8 keeps it exactly, E8M0 gives "
-         f"5.8775e-39. {SAME}; E8M0 reaches 5.88e-39 to 1.7e+38 without sign or zero, INT8 1 to "
-         "127."),
+         f"5.8775e-39. {SAME}."),
         ("-3", "e8m0", "int8", "INT8 keeps -3 better than E8M0: INT8 keeps it exactly, E8M0 gives "
          "NaN."),
         ("inf", "e4m3", "fp16", "FP16 keeps inf better than E4M3: FP16 keeps it exactly, E4M3 cuts "
@@ -49,20 +47,20 @@ def said(text: str, chosen: str, pinned: str, saturate: bool | None = None) -> s
         ("inf", "e4m3", "int8", "Neither E4M3 nor INT8 keeps inf: E4M3 cuts it to 448, INT8 cuts "
          "it to 127."),
         ("nan", "e2m1", "e4m3", "E4M3 keeps NaN better than E2M1: E4M3 keeps it exactly, E2M1 has "
-         "no code for it. E2M1 takes 4 bits, E4M3 8; E2M1 reaches 0.5 to 6, E4M3 "),
+         "no code for it. E2M1 takes 4 bits, E4M3 8."),
         ("nan", "e2m1", "int8", "Neither E2M1 nor INT8 keeps NaN: each has no code for it. E2M1 "
-         "takes 4 bits, INT8 8; E2M1 reaches 0.5 to 6, INT8 1 to 127."),
+         "takes 4 bits, INT8 8."),
         ("1e9", "fp16", "e4m3", "E4M3 comes closer to 1000000000 than FP16: E4M3 cuts it to 448, "
          "FP16 gives inf."),
         ("1000", "e4m3", "int8", "E4M3 comes 1.6 times closer to 1000 than INT8, off by 55% against"
          " 87%."),
         ("1e-9", "e4m3", "fp16", "E4M3 and FP16 both make 0 of 1e-9, off by 100%. E4M3 takes 8 bits"
-         ", FP16 16; E4M3 reaches 1.95e-3 to 448, FP16 5.96e-8 to 65504."),
+         ", FP16 16."),
         ("0.003", "e4m3", "e4m3fnuz", "E4M3FNUZ comes 13 times closer to 0.003 than E4M3, off by "
          "2.3% against 30%."),
         ("2.5", "e3m0", "int8", "E3M0 and INT8 both make 2 of 2.5, off by 20%."),
         ("3", "e3m0", "e8m0", "E3M0 and E8M0 both make 4 of 3, off by 33%. E3M0 takes 4 bits, E8M0 "
-         "8; E3M0 reaches 0.25 to 16, E8M0 5.88e-39 to 1.7e+38 without sign or zero."),
+         "8."),
         ("0.1", "fp32", "tf32", "FP32 comes 16384 times closer"),
         ("0.1", "e4m3", "e4m3", "E4M3 makes 0.10156 of 0.1, off by 1.6%; it is inside its range, "
          "so more mantissa bits would bring it closer, not a wider range. Choose another format "
@@ -150,13 +148,6 @@ def test_every_claim_is_true(value, one, other, rounding, saturate) -> None:
     if "equally far" in sentence or " both make " in sentence:
         assert len(set(errors.values())) == 1
         assert None not in errors.values()
-    for fmt in (one, other):
-        reach = f"{format_rounded(fmt.min_positive)} to {format_rounded(fmt.max)}"
-        assert (
-            f"{fmt.title} reaches {reach}" in sentence
-            or f"{fmt.title} {reach}" in sentence
-            or (f"both reach {reach}" in sentence)
-        )
     bits = one.storage_bits, other.storage_bits
     assert ("Both take" in sentence) == (bits[0] == bits[1])
     if " is enough for" in sentence:

@@ -10,6 +10,7 @@ from qtui_core.quant import Scheme, find_outliers, measure, quantize
 from qtui_core.quant.attribution import (
     attribute_error,
     keep_columns,
+    largest,
     outlier_columns,
     suspects,
 )
@@ -59,8 +60,8 @@ def test_shares_against_plain_numpy(text, shape):
     assert found.row_shares.sum() == pytest.approx(1)
     assert found.own_share([17, 50, 17]) == pytest.approx(found.own_shares[[17, 50]].sum())
     assert found.sqnr_db == pytest.approx(measure(x, scheme).sqnr_db, rel=1e-5)
-    assert found.most_error(3) == tuple(np.argsort(-found.by_column, kind="stable")[:3])
-    assert found.most_error_rows(1) == (np.argmax(found.by_row),)
+    assert largest(found.by_column, 3) == tuple(np.argsort(-found.by_column, kind="stable")[:3])
+    assert largest(found.by_row, 1) == (np.argmax(found.by_row),)
 
 
 @over("text", SCHEMES)
@@ -125,7 +126,7 @@ def test_suspects_are_large_or_full_of_error():
     assert len(found) == len(set(found)) == 6
     assert found[0] == 17
     assert 50 in found
-    assert attribution.most_error(1)[0] in found
+    assert largest(attribution.by_column, 1)[0] in found
     assert suspects(attribution, columns, 0) == ()
     with pytest.raises(UsageError, match="At most 8"):
         suspects(attribution, columns, 9)
@@ -170,7 +171,7 @@ def test_tensors_without_error(awkward, name):
         assert attribution.own_shares.sum() == pytest.approx(1)
         return
     assert attribution.own_shares.sum() == 0
-    assert attribution.most_error(3) == ()
+    assert largest(attribution.by_column, 3) == ()
     assert attribution.sqnr_db is None
     if x.shape[1]:
         kept = keep_columns(x, attribution, [0])

@@ -45,14 +45,11 @@ def test_every_level_and_its_distance_from_the_published_one():
     assert [level.code for level in found.levels] == list(range(16))
 
 
-def test_six_of_sixteen_in_float64_and_all_in_float32():
+def test_six_of_sixteen_are_right_in_float64():
     found = construct_nf4()
     assert found.exact == 6
     assert max(abs(level.ulps) for level in found.levels) == 6
-    assert all(level.float32_ulps == 0 for level in found.levels)
-    last = found.steps[-1].sentence
-    assert "6 of 16" in last
-    assert "16 of 16" in last
+    assert "6 of 16" in found.steps[-1].sentence
 
 
 def test_float32_throughout_is_what_torch_computes():
@@ -76,15 +73,6 @@ def test_probabilities_and_quantiles_belong_together():
     assert found.levels[0].probability == pytest.approx(1 - OFFSET)
     assert found.levels[15].probability == OFFSET
     assert pytest.approx(1 - (1 / 32 + 1 / 30) / 2, abs=1e-7) == OFFSET
-
-
-def test_another_offset_gives_other_levels():
-    other = construct_nf4(0.95)
-    assert other.levels[8].derived == pytest.approx(levels_in_float64(0.95)[8], abs=1e-15)
-    assert other.exact < 6
-    for offset in (0.5, 1.0, 0.2):
-        with pytest.raises(ValueError, match="between"):
-            construct_nf4(offset)
 
 
 def normal(count):

@@ -86,9 +86,7 @@ def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
     # probability with the bits turned round.
     if bits == 24:
         drawn = (1 << 24) - 1 - drawn
-    expected = encode_array(
-        fmt, x, rounding=Rounding.STOCHASTIC, random_bits=drawn, random_bit_count=bits
-    )
+    expected = encode_array(fmt, x, Rounding.STOCHASTIC, draw=(drawn, bits))
     scheme = Scheme.parse(f"{name}:stochastic6")
     if name in ("e4m3", "e5m2"):
         x = np.append(x, np.float32(fmt.max))  # so that the scale is 1

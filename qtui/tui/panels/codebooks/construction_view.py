@@ -36,10 +36,6 @@ FIELDS = (
     ConstructionColumn(
         "ulps off", 4, 68, lambda level: f"{level.ulps:+d}" if level.ulps else "exact"
     ),
-    ConstructionColumn(
-        "float32", 4, 77,
-        lambda level: f"{level.float32_ulps:+d}" if level.float32_ulps else "exact",
-    ),
 )  # fmt: skip
 #: The step (from 0) that inserts the level zero; until then its line is empty.
 ZERO_STEP = 2
