@@ -5,9 +5,7 @@ A key on a picture moves the mark on its axis, one in a form or a list the point
 the time from writing the key to reading the bytes that move it. What a real terminal then needs to
 show them is not included.
 
-It is held against a bare Textual app with a list, in the same run, and printed beside another known
-app, if KNOWN_APP names its program: `KNOWN_APP=/path/to/posting pytest -m bench ...`, which opens
-with the cursor in a line of text.
+It is held against a bare Textual app with a list, in the same run.
 """
 
 from __future__ import annotations
@@ -74,20 +72,13 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> float:
     """The 95th percentile of a bare Textual app, in milliseconds."""
-    known = os.environ.get("KNOWN_APP", "")
-    codes = {"bare": BARE} | (
-        {"known": f"import os; os.execv({known!r}, [{known!r}])"} if known else {}
-    )
-    took: dict[str, list[float]] = {}
-    for name, code in codes.items():
-        home = tmp_path_factory.mktemp(name)
-        with program(home, "-c", code, size=(120, 40), COLORTERM="truecolor") as terminal:
-            terminal.wait_until(lambda: terminal.text.strip())
-            terminal.settle(3.0, 30.0)
-            keys = ["a"] * 60 if name == "known" else ([DOWN] * 20 + [UP] * 20) * 2
-            took[name] = [whole_latency(terminal, key) for key in keys]
-    told(**took)
-    return p95(took["bare"])
+    home = tmp_path_factory.mktemp("bare")
+    with program(home, "-c", BARE, size=(120, 40), COLORTERM="truecolor") as terminal:
+        terminal.wait_until(lambda: terminal.text.strip())
+        terminal.settle(3.0, 30.0)
+        took = [whole_latency(terminal, key) for key in ([DOWN] * 20 + [UP] * 20) * 2]
+    told(bare=took)
+    return p95(took)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ import re
 import resource
 import signal
 import tempfile
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import QtuiError
+from qtui_core.errors import ModelError, QtuiError
 
 #: The most seconds of the processor that an input may take: others may use the machine, too.
 LIMIT_SECONDS = 10
@@ -108,8 +110,11 @@ def fault_of(target: Target, raw: bytes) -> BaseException | None:
             # A user would see it on the screen or in a report.
             warnings.simplefilter("error", RuntimeWarning)
             target.take(raw)
-    except target.errors:
-        pass
+    except target.errors as error:
+        said = str(error)
+        if isinstance(error, ModelError) and (not said.isprintable() or said[-1:] not in ".?"):
+            error.add_note("It is no sentence.")
+            return error
     except (Exception, TooSlow) as error:
         return error
     finally:
@@ -207,3 +212,25 @@ def _other_bytes(draw: random.Random, raw: bytes, seeds: Sequence[bytes]) -> byt
     for _ in range(draw.choice((1, 1, 2, 8)) if raw else 0):
         flipped[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
     return bytes(flipped)
+
+
+def fuzz(target: Target, seconds: float, seed: int) -> tuple[int, dict[str, tuple[bytes, str]]]:
+    """The number of inputs tried, and of each escape the shortest input and its traceback."""
+    draw, seeds = random.Random(seed), target.seeds()
+    for raw in seeds:  # what is imported and cached at first is nobody's fault
+        fault_of(target, raw)
+    found: dict[str, tuple[bytes, str]] = {}
+    tried, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        raw = mutated(draw, seeds, structured=target.json)
+        error = fault_of(target, raw)
+        tried += 1
+        if error is not None:
+            lines = traceback.extract_tb(error.__traceback__)
+            ours = [line for line in lines if "/qtui" in line.filename] or lines
+            # Of what is too slow, the line differs from input to input.
+            at = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}"
+            where = type(error).__name__ + at * isinstance(error, Exception)
+            if where not in found or len(raw) < len(found[where][0]):
+                found[where] = raw, "".join(traceback.format_exception(error)[-12:])
+    return tried, found

@@ -4,13 +4,12 @@ ones."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from every import every
-from mutations import fault_of
+from mutations import fault_of, fuzz
 from targets import TARGETS
 
 from qtui.tui.config import load_config
@@ -135,10 +134,20 @@ def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> No
             load_config({"QTUI_CONFIG": str(path)})
 
 
-@pytest.mark.slow
-def test_new_inputs_end_in_an_answer_or_an_error() -> None:
+#: Files of a model, which anybody may have made.
+FILES = ("safetensors", "header", "index", "config", "gguf", "packed")
+
+
+@pytest.mark.parametrize(
+    ("names", "seconds"),
+    [(FILES, 0.1), pytest.param(list(TARGETS), 0.5, marks=pytest.mark.slow)],
+    ids=["files", "all"],
+)
+def test_new_inputs_end_in_an_answer_or_an_error(names: Iterable[str], seconds: float) -> None:
     # The same inputs each time: new ones are for runs by hand, which somebody looks at.
-    root = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "1", "--seed", "77"]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    def taken(name: str) -> None:
+        tried, escapes = fuzz(TARGETS[name], seconds, 77)
+        assert tried
+        assert escapes == {}
+
+    every(names, taken)

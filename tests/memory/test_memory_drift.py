@@ -1,8 +1,7 @@
 """No drift: the tape against the installed transformers, peft and bitsandbytes, operation by
 operation, for every family that has a shape, and over a grid of plans.
 
-Fails with the first operation that differs, on the tape and in the classes. As a table:
-python -m tests.bench.memory_drift.
+Fails with the first operation that differs, on the tape and in the classes.
 """
 
 from __future__ import annotations

@@ -47,8 +47,12 @@ def write_gguf(
         stored = GGMLQuantizationType[kind if weight.ndim > 1 else "F32"]
         data = quants.quantize(np.ascontiguousarray(weight), stored)
         writer.add_tensor(place or name, data, raw_dtype=stored)
+    finish(writer)
+    return path
+
+
+def finish(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path

@@ -95,13 +95,8 @@ def test_context_without_segments_workspaces_by_thread_and_segments_by_size() ->
     assert found.context_basis == "this process"
 
 
-@pytest.mark.parametrize("backward_thread", [True, False])
-def test_what_a_backward_pass_adds_is_found(backward_thread: bool) -> None:
-    found = calibrate(Books(backward_thread=backward_thread))
-    assert found.workspace_training == WORKSPACE * (1 + backward_thread)
-
-
 def test_a_driver_that_does_not_tell_leaves_the_rest() -> None:
+    assert calibrate(Books(backward_thread=False)).workspace_training == WORKSPACE
     found = calibrate(Books(tells=False))
     assert (found.context_first, found.context_products, found.context_basis) == (None, None, "")
     assert found.workspace_training == 2 * WORKSPACE

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from subprocess import PIPE
@@ -71,13 +70,9 @@ def test_a_child_gives_signs_of_life_before_it_tells_anything() -> None:
     ("asked", "code", "word"),
     [
         ("no json\n", 2, "JSON"),
-        ('{"model": "demo", "plan": {"batch": 0}, "steps": 1}\n', 2, "batch"),
-        ('{"model": "demo", "plan": {"loops": 1}}\n', 2, "loops"),
         ('{"model": "demo", "plan": {"kernels": "fused", "kbit_prep": "none"}}\n', 2, "Unsloth"),
-        ('{"model": "demo", "plan": {}, "data": "/there/is/no.txt"}\n', 2, "no.txt"),
         ('{"model": "/there/is/nothing", "plan": {}}\n', 3, "nothing"),
         ('{"model": "demo", "plan": {}, "device": "cuda:0"}\n', 4, "GPU"),
-        ("", 2, "JSON"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: str) -> None:
@@ -93,7 +88,7 @@ def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: s
     assert ran.events[-1].reason == "failed"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "end of stdin"])
+@pytest.mark.parametrize("how", ["SIGINT", "end of stdin"])
 def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
     # Steps take seconds, and the child does not wait for the end of one.
     plan = {"method": "full", "batch": 16, "sequence": 1024}
@@ -103,8 +98,6 @@ def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
     assert process.stdin is not None
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
-    elif how == "stop":
-        say(process, "stop")
     else:
         process.stdin.close()
     ran = finished(process, told)
@@ -151,41 +144,12 @@ def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
     assert process.wait(120) == 1
 
 
-OUT = """
-import torch
-from qtui.engine.run import worker
-def out(*_, **__):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
-torch.optim.AdamW.step = out
-worker.main()
-"""
-
-
 def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
     process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
     hear_until(process, StepTaken)
     time.sleep(3)  # samples fill the pipe, and the run waits in the middle of a line
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 130
-
-
-def test_running_out_of_memory_ends_it_with_advice() -> None:
-    plan = {"method": "lora", "batch": 2, "sequence": 64}
-    process = started(
-        {"model": "demo", "plan": plan, "steps": 5}, [sys.executable, "-P", "-c", OUT]
-    )
-    ran = finished(process)
-    fault = ran.fault
-    assert ran.code == 1
-    assert (fault.kind, fault.phase, fault.step) == ("out of memory", "optimizer", 1)
-    assert fault.asked_bytes == 512 << 20
-    assert dict(fault.largest)["weights"] > 9_000_000
-    # Advice is for the phase: the changes that save bytes there, the largest first.
-    saved = [nbytes for _, nbytes in fault.advice]
-    assert saved
-    assert saved == sorted(saved, reverse=True)
-    assert min(saved) > 0
-    assert ran.events[-1].reason == "failed"  # type: ignore[union-attr]
 
 
 def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path: Path) -> None:

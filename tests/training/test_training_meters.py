@@ -13,10 +13,9 @@ from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
 from lazy_imports import LazyImport
 from training_runs import conducted, configured
 
-from qtui_core.live.snapshot import PhaseEnded, RunDevice
+from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.run.placement import NoGpu, Placement
 from qtui_core.training.run.request import Controls
 
 torch = LazyImport("torch")
@@ -242,18 +241,6 @@ def test_states_that_wrap_others_are_those() -> None:
     built: Any = SimpleNamespace(model=linear, state=lambda: iter(()))
     found = held(HeldByName(built, optimizer), "cpu")
     assert found == {"optimizer states": 2048 + 512 + 512}
-
-
-def test_a_gpu_that_torch_cannot_use_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
-
-    monkeypatch.setattr(torch.cuda, "init", refuse)
-    placement = Placement(RunDevice("cuda", "Tesla T4", 0, GIB), "cuda:0", "GPU-1")
-    with pytest.raises(NoGpu, match="too old"):
-        open_meter(placement)
 
 
 @pytest.mark.slow

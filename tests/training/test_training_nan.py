@@ -3,16 +3,13 @@ too large."""
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lazy_imports import LazyImport, lazy_names
-from training_runs import CHILD, Ran, conducted, configured
+from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -65,10 +62,9 @@ def _told_once(ran: Ran, step: int, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["qlora", "full"])
-def test_infinite_weights_are_told(tmp_path: Path, method: str) -> None:
+def test_infinite_weights_are_told(tmp_path: Path) -> None:
     model = broken_demo(tmp_path, math.inf)
-    ran = conducted(model, {"method": method, "batch": 1, "sequence": 32}, 3)
+    ran = conducted(model, {"method": "qlora", "batch": 1, "sequence": 32}, 3)
     _told_once(ran, 1, 3)
     assert all(loss is not None and math.isnan(loss) for loss in ran.losses)
     assert "take another copy" in ran.fault.text
@@ -95,24 +91,3 @@ def test_numbers_too_large_for_float16_are_told_under_a_scaler(tmp_path: Path) -
     ran = conducted(model, {**plan, "batch": 1, "sequence": 32}, 3)
     _told_once(ran, 1, 3)
     assert "--autocast-dtype bf16" in ran.fault.text
-
-
-@pytest.mark.slow
-def test_the_command_line_fails_with_a_sentence(tmp_path: Path) -> None:
-    model = broken_demo(tmp_path, math.inf)
-    command = [sys.executable, "-m", "qtui", "train", model, "--device", "cpu", "--json"]
-    plan = ["--method", "lora", "--batch", "1", "--seq", "32", "--steps", "2"]
-    done = subprocess.run(
-        [*command, *plan], capture_output=True, text=True, check=False, env=CHILD, timeout=300
-    )
-    assert done.returncode == 1, done.stderr
-    told = [line for line in done.stderr.splitlines() if "The loss of step 1 is NaN" in line]
-    assert len(told) == 1
-    report = json.loads(done.stdout)
-    assert report["status"] == "failed"
-    assert report["measured"]["loss"] == [None, None]
-    assert report["faults"][0]["kind"] == "not a number"
-    # What was measured is there all the same.
-    allocated = report["levels"][0]
-    assert allocated["measured_bytes"] == report["measured"]["peak_allocated_bytes"]
-    assert abs(allocated["measured_bytes"] / allocated["estimated_bytes"] - 1) < 0.01

@@ -121,10 +121,8 @@ def _told(folder: Path, fields: dict[str, Any], steps: int = 2, **more: Any) -> 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"method": "inference", "batch": 2, "sequence": 96},
         {"method": "inference", "batch": 2, "sequence": 96, "generate": 5},
         {"method": "inference", "batch": 2, "sequence": 96, "quant": "nf4-dq", "generate": 3},
-        {"method": "qlora", "batch": 2, "sequence": 96},
         {"method": "qlora", "batch": 2, "sequence": 96, "lora_dropout": 0.1, "kbit_prep": "norms"},
         {"method": "full", "batch": 2, "sequence": 96, "accumulation": 2, "loop": "manual"},
     ],
@@ -166,8 +164,7 @@ def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", ["nf4", "nf4-dq"])
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("quant", "batch"), [("nf4", 1), ("nf4-dq", 2)])
 def test_gpt2_is_quantized_from_copies_of_its_transposed_weights(
     tmp_path: Path, quant: str, batch: int
 ) -> None:

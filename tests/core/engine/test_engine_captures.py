@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtui.engine.captures import MODULES_KEPT, CapturedTensor, Captures
+from qtui.engine.captures import MODULES_KEPT, Captures
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Cancelled, Job
 from qtui_core.loading.text import Text
@@ -49,11 +49,7 @@ def test_one_run_captures_several_modules_and_few_are_kept() -> None:
         run(captures, [name], source=source)
     assert captures.held("demo") == DOWN[-MODULES_KEPT:]
     assert captures.held("other") == []
-    tensor = captures.subject("demo", DOWN[-1], "output")
-    assert isinstance(tensor, CapturedTensor)
-    assert tensor.shape == (len(TEXT.content) // 2, 256)
-    assert tensor.rows(3, 5).shape == (2, 256)
-    assert tensor.key != captures.subject("demo", DOWN[-1], "input").key
+    assert captures.subject("demo", DOWN[-1], "output").shape == (len(TEXT.content) // 2, 256)
     with pytest.raises(UsageError, match="no source 'sideways'"):
         captures.subject("demo", DOWN[-1], "sideways")
 

@@ -58,25 +58,16 @@ def ask(model: str, plan: RunPlan, **params: Any) -> Operations:
     return operations(Estimates(), task("operations", asked))
 
 
-def test_operations_are_of_the_plan(model: str) -> None:
-    found = ask(model, RunPlan(method="full", batch=3, sequence=100))
-    names = [each.name for each in found.operations]
-    assert "RMSNorm" in names
-    assert found.plan.dtype == "bf16"  # nothing is left open
-
-
 def test_a_sequence_that_nobody_chose_ends_at_the_learned_positions(model: str) -> None:
     gpt2 = str(Path(__file__).parents[2] / "memory" / "configs" / "gpt2-medium.json")
     assert ask(gpt2, RunPlan()).plan.sequence == 1024
     assert ask(model, RunPlan()).plan.sequence == 2048  # rotary positions have no end
 
 
-def test_a_device_changes_the_kernels(model: str) -> None:
-    found = ask(model, RunPlan(), device={"name": "T4"})
-    assert found.plan.attention == "efficient"
-
-
-def test_an_impossible_plan_is_refused(model: str) -> None:
+def test_operations_are_of_the_plan_and_its_device(model: str) -> None:
+    found = ask(model, RunPlan(method="full", batch=3, sequence=100), device={"name": "T4"})
+    assert "RMSNorm" in [each.name for each in found.operations]
+    assert (found.plan.dtype, found.plan.attention) == ("bf16", "efficient")
     with pytest.raises(UsageError):
         ask(model, RunPlan(batch=0))
 
@@ -108,17 +99,17 @@ def test_rates_are_reported_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == RatesMeasured(device, (rate,))
 
 
-def test_a_measurement_that_dies_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    Script(monkeypatch, "import sys; print('no CUDA runtime', file=sys.stderr); sys.exit(7)")
-    with pytest.raises(QtuiError, match="ended with code 7: no CUDA runtime"):
-        measure(Estimates(), task("measure", {}))
-
-
-def test_a_measurement_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = json.dumps({"error": "There is no device tpu.", "code": 2})
-    Script(monkeypatch, f"print({told!r})")
-    with pytest.raises(UsageError, match="no device tpu"):
-        measure(Estimates(), task("measure", {"on": "tpu"}))
+def test_a_measurement_that_dies_or_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    dies = "import sys; print('no CUDA runtime', file=sys.stderr); sys.exit(7)"
+    refuses = f"print({json.dumps({'error': 'There is no device tpu.', 'code': 2})!r})"
+    for code, error, says in (
+        (dies, QtuiError, "ended with code 7: no CUDA runtime"),
+        (refuses, UsageError, "no device tpu"),
+    ):
+        with monkeypatch.context() as patch:
+            Script(patch, code)
+            with pytest.raises(error, match=says):
+                measure(Estimates(), task("measure", {"on": "tpu"}))
 
 
 def test_a_cancelled_measurement_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:

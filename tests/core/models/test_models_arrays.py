@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -142,29 +140,6 @@ def test_rows_are_the_rows_that_scales_are_for(tmp_path, shape):
         )
 
 
-def test_experts_have_a_scale_for_each_output_channel(write):
-    """Fused experts [experts, out, in], as in Mixtral and similar models."""
-    shape = [8, 1024, 512]
-    header = {"x": {"dtype": "I8", "shape": shape, "data_offsets": [0, 8 * 1024 * 512]}}
-    codes = np.random.default_rng(0).integers(-99, 99, shape, dtype=np.int8)
-    with open_model(write(header, codes.tobytes())) as source:
-        reader = RowReader(source, "x")
-        assert reader.shape == (8192, 512)
-        q = quantize(reader, Scheme.parse("int8:row"))
-    assert q.scales.shape == (8192, 1)
-    absmax = np.abs(codes.astype(np.float32)).max(axis=2)
-    np.testing.assert_array_equal(q.scales.reshape(8, 1024), absmax / np.float32(127))
-    assert quantize(codes, Scheme.parse("int8:row")).scales.shape == (8192, 1)
-
-
-def test_mistakes(model):
-    source, _ = model
-    with pytest.raises(ValueError, match="of 20 rows"):
-        read_float32(source, "matrix", 5, 21)
-    with pytest.raises(ModelError, match="no tensor"):
-        RowReader(source, "absent")
-
-
 def test_results_are_new_arrays_that_outlive_the_file(model):
     source, arrays = model
     for name in ("matrix", "cube"):
@@ -208,17 +183,6 @@ def test_memory_is_the_result_and_little_more(tmp_path, write, dtype):
         finally:
             tracemalloc.stop()
     assert peak < 1.6 * 4 * elements
-
-
-def test_headers_need_no_numpy_and_arrays_no_torch():
-    program = (
-        "import sys\n"
-        "from qtui_core.models import open_model\n"
-        "assert not {'numpy', 'torch', 'huggingface_hub', 'safetensors'} & sys.modules.keys()\n"
-        "import qtui_core.models.files.arrays\n"
-        "assert not {'torch', 'huggingface_hub'} & sys.modules.keys()\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_row_that_would_fill_the_memory_is_refused_and_its_header_is_read(tmp_path):

@@ -18,6 +18,7 @@ CARD = (DEMO_FOLDER / "README.md").read_text()
 
 def test_shape_is_what_quantizers_want():
     with open_model("demo") as model:
+        assert (model.id, model.origin) == ("demo", "demo")
         assert model.architecture == "LlamaForCausalLM"
         assert 3_000_000 <= model.parameters <= 6_000_000
         assert {info.dtype for info in model.tensors.values()} == {"BF16"}

@@ -18,7 +18,6 @@ from qtui_core.errors import ModelError
 from qtui_core.job import Job
 from qtui_core.models import open_model
 from qtui_core.models.files.layout import natural_key
-from qtui_core.models.opening import DEMO_FOLDER
 
 load_file = LazyImport("safetensors.torch", "load_file")
 
@@ -165,6 +164,10 @@ def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
         open_model(tmp_path / "llama-smal")
     with pytest.raises(ModelError, match="There is no file or folder '/nowhere/x'"):
         open_model("/nowhere/x")
+    for odd in ("\0", "", "  ", "a" * 5000, "/" + "a" * 300, "\udcff", "x@", "@x", "a/b/c/d"):
+        with pytest.raises(ModelError) as caught:
+            open_model(odd)
+        assert str(caught.value).isprintable()
     with pytest.raises(ModelError, match="hub id"):
         open_model("a/b/c")
     with pytest.raises(ModelError, match="address"):
@@ -213,15 +216,6 @@ def test_a_config_may_repeat_keys_and_hold_control_characters(tmp_path):
     assert open_model(tmp_path).config == {"a": 2}
     (tmp_path / "config.json").write_text('{"architectures": ["A\\u001b[31m"]}')
     assert open_model(tmp_path).architecture == "A\\x1b[31m"
-
-
-def test_the_demo_model():
-    with open_model("demo") as source:
-        assert (source.id, source.origin) == ("demo", "demo")
-        assert source.tensors.keys() == load_file(DEMO_FOLDER / "model.safetensors").keys()
-        assert source.parameters > 1_000_000
-        name = next(iter(source.tensors))
-        assert source.read_rows(name, 0, 1).nbytes > 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
