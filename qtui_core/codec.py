@@ -49,7 +49,7 @@ class CodecError(QtuiError):
     """The JSON does not match the declared type; `reason` is the place and what is wrong there."""
 
     def __init__(self, kind: type[Any], reason: str) -> None:
-        super().__init__(f"It is no {kind.__name__}: {reason}.")
+        super().__init__(f"It is no {getattr(kind, '__name__', kind)}: {reason}.")
         self.reason = reason
 
 
