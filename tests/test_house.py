@@ -19,20 +19,20 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3431,
-    "qtui/engine": 6218,
-    "qtui/report": 6431,
+    "qtui/engine": 6211,
+    "qtui/report": 6426,
     "qtui/screen": 7659,
-    "qtui/tui": 20911,
+    "qtui/tui": 20905,
     "qtui_core/conformance": 1720,
     "qtui_core/formats, schemes": 2696,
-    "qtui_core/inspection, evaluation": 6198,
-    "qtui_core/lab": 5198,
+    "qtui_core/inspection, evaluation": 6194,
+    "qtui_core/lab": 5194,
     "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 5119,
+    "qtui_core/models, loading, packed": 5109,
     "qtui_core/quant": 6198,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4398,
-    "the rest": 5261,
+    "the rest": 4969,
 }
 
 

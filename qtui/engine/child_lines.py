@@ -169,7 +169,7 @@ class RunClient(Generic[T]):
         self,
         command: Sequence[str],
         what: str,
-        kinds: LineKinds[T],
+        kinds: LineKinds[T, Any],
         listener: Callable[[], RunListener[T]],
         log: Path | None,
     ) -> None:

@@ -6,7 +6,6 @@ Observer. Nothing else of the forward pass is kept.
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -36,42 +35,25 @@ def capture(
     loaded: LoadedModel,
     windows: Windows,
     modules: Sequence[str],
-    *,
-    keep_bytes: int = KEEP_BYTES,
-    keep_outputs: bool = True,
-    histogram: bool = True,
     job: Job = IDLE,
 ) -> dict[str, ModuleRecord]:
     """Inputs and outputs of linear modules while the model reads the windows.
 
     Args:
         modules: names in the model, as `LoadedModel.module_of` gives them.
-        keep_bytes: of rows, for the inputs and for the outputs of each module. With 0 no rows are
-            kept; `Observed.second_moment` and the other numbers still cover all tokens.
-        keep_outputs: whether rows of the outputs are kept as well as those of the inputs.
-        histogram: whether to keep the histogram that percentiles need, 4 MiB for each side.
         job: hears of the tokens that were read, after each batch.
-
-    If the CPU has no kernel for an operation in the model's dtype, the run starts again in float32,
-    and `loaded.note` says so.
 
     Raises:
         Cancelled: as `job` says.
         QtuiError: the forward pass failed (the sentence names the module), or a module was never
             reached.
     """
-    kept = (keep_bytes, keep_bytes if keep_outputs else 0)
-    while True:
-        probes = {name: _Probe(kept, histogram=histogram) for name in modules}
-        try:
-            _run(loaded, windows, probes, job)
-        except _MissingOperation as error:  # only of 16 bits, so at most once
-            loaded.use_float32(printable(str(error)))
-        else:
-            return {
-                name: probe.record(name, type(loaded.model.get_submodule(name)).__name__)
-                for name, probe in probes.items()
-            }
+    probes = {name: _Probe() for name in modules}
+    _run(loaded, windows, probes, job)
+    return {
+        name: probe.record(name, type(loaded.model.get_submodule(name)).__name__)
+        for name, probe in probes.items()
+    }
 
 
 def _run(loaded: LoadedModel, windows: Windows, probes: dict[str, _Probe], job: Job) -> None:
@@ -106,22 +88,17 @@ def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
 
 
 class _Probe:
-    """Records the inputs and outputs of one module while the model runs, `keep_bytes` of rows
-    each."""
+    """Records the inputs and outputs of one module while the model runs."""
 
-    def __init__(self, keep_bytes: tuple[int, int], *, histogram: bool) -> None:
-        self._keep_bytes = keep_bytes
-        self._histogram = histogram
+    def __init__(self) -> None:
         self._sides: list[tuple[Observer, EvenSample]] = []
 
     def see(self, *sides: torch.Tensor) -> None:
         """The input and the output of a forward pass, `[..., features]`."""
         rows = [_rows(values) for values in sides]
         if not self._sides:
-            for side, kept in zip(rows, self._keep_bytes, strict=True):
-                width = side.shape[1]
-                observer = Observer(width, histogram=self._histogram)
-                self._sides.append((observer, EvenSample(width, kept // (4 * width))))
+            widths = [side.shape[1] for side in rows]
+            self._sides = [(Observer(n), EvenSample(n, KEEP_BYTES // (4 * n))) for n in widths]
         for side, (observer, sample) in zip(rows, self._sides, strict=True):
             observer.add(side)
             sample.add(side)
@@ -142,16 +119,8 @@ def _rows(values: torch.Tensor) -> Float32:
     return rows
 
 
-class _MissingOperation(Exception):
-    """There is no kernel for this operation, which the message names, in the dtype."""
-
-
-def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
-    """The exception to raise for a failed forward pass."""
-    half = loaded.model.dtype in (torch.bfloat16, torch.float16)
-    if half and isinstance(error, RuntimeError) and "not implemented for" in str(error):
-        named = re.match(r'"(\w+)"', str(error))
-        return _MissingOperation(named.group(1) if named else "operation")
+def _refusal(loaded: LoadedModel, error: Exception) -> QtuiError:
+    """The sentence on a failed forward pass."""
     lines = str(error).strip().splitlines()
     what = f": {printable(lines[0])[:200]}" if lines else ""
     return QtuiError(

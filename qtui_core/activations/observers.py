@@ -43,7 +43,7 @@ class Observed:
         second_moment: float64 `[features]`, the mean square of each channel over the tokens,
             E[x_j^2]; a NaN or infinity counts as 0.
         counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in ascending
-            order of values; None if no histogram was asked for.
+            order of values.
     """
 
     tokens: int
@@ -53,22 +53,19 @@ class Observed:
     max: float | None
     channel_absmax: Float32
     second_moment: Float64
-    counts: Int64 | None
+    counts: Int64
 
 
 class Observer:
-    """Observes the inputs or outputs of one module, one batch at a time.
+    """Observes the inputs or outputs of one module, one batch at a time."""
 
-    `histogram` costs 4 MiB; percentiles need it.
-    """
-
-    def __init__(self, features: int, *, histogram: bool = True) -> None:
+    def __init__(self, features: int) -> None:
         self._tokens = 0
         self._nonfinite = 0
         self._low, self._high = np.inf, -np.inf
         self._absmax = np.zeros(features, np.float32)
         self._squares = np.zeros(features, np.float64)
-        self._counts = np.zeros(BINS, np.int64) if histogram else None
+        self._counts = np.zeros(BINS, np.int64)
 
     def add(self, x: Float32) -> None:
         """Adds tokens, float32 `[tokens, features]`."""
@@ -87,8 +84,6 @@ class Observer:
         self._squares += np.einsum("ij,ij->j", x, x, dtype=np.float64)
 
     def _count(self, values: Float32) -> None:
-        if self._counts is None:
-            return
         for start in range(0, values.size, _PIECE):
             words = np.ascontiguousarray(values[start : start + _PIECE]).view(np.uint32)
             bins = (words >> _DROPPED_BITS).astype(np.int64)
@@ -107,7 +102,7 @@ class Observer:
             max=self._high if anything else None,
             channel_absmax=self._absmax.copy(),
             second_moment=self._squares / max(1, self._tokens),
-            counts=None if self._counts is None else self._counts.copy(),
+            counts=self._counts.copy(),
         )
 
 
@@ -130,15 +125,13 @@ class RangeRule:
 
     def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
         """The range (low, high); (-a, a) if `symmetric`. Raises UsageError if no finite value was
-        observed; ValueError for a percentile of what has no histogram."""
+        observed."""
         if observed.min is None or observed.max is None:
             raise UsageError("No finite value was seen, so there is no range.")
         if self.percent is None:
             low, high = observed.min, observed.max
             return (-max(-low, high), max(-low, high)) if symmetric else (low, high)
         counts = observed.counts
-        if counts is None:
-            raise ValueError("Percentiles need a histogram, and none was kept.")
         total = int(counts.sum())
         if symmetric:
             magnitudes = counts[_HALF:] + counts[:_HALF][::-1]
@@ -176,8 +169,6 @@ class EvenSample:
 
     def add(self, x: Float32) -> None:
         """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
-        if not self.capacity:
-            return
         while True:
             part = x[-self._seen % self.stride :: self.stride]
             if sum(map(len, self._parts)) + len(part) <= self.capacity:

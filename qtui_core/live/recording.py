@@ -10,29 +10,9 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.live import snapshot
 from qtui_core.live.snapshot import End, PredictedCurve, RecordingHeader, Snapshot
-from qtui_core.recorded_lines import LineKinds, RecordingReader
+from qtui_core.recorded_lines import LineKinds
 
 RunEvent = RecordingHeader | Snapshot
-
-RUN_LINES: Final = LineKinds[RunEvent](
-    {
-        "header": RecordingHeader,
-        "phase begun": snapshot.PhaseBegun,
-        "phase ended": snapshot.PhaseEnded,
-        "sample": snapshot.Sample,
-        "step": snapshot.StepTaken,
-        "adapters": snapshot.AdaptersCompared,
-        "ranges": snapshot.StepRanges,
-        "said": snapshot.LogMessage,
-        "fault": snapshot.Fault,
-        "state": snapshot.State,
-        "end": End,
-    },
-    snapshot.SCHEMA_VERSION,
-)
-KINDS: Final = RUN_LINES.kinds
-to_line: Final = RUN_LINES.to_line
-from_line: Final = RUN_LINES.from_line
 
 
 @dataclass(frozen=True)
@@ -79,14 +59,30 @@ def _can_be_drawn(curve: PredictedCurve) -> bool:
     )
 
 
-_READER: Final = RecordingReader(
-    RunRecording,
-    RUN_LINES,
+RUN_LINES: Final = LineKinds[RunEvent, RunRecording](
+    {
+        "header": RecordingHeader,
+        "phase begun": snapshot.PhaseBegun,
+        "phase ended": snapshot.PhaseEnded,
+        "sample": snapshot.Sample,
+        "step": snapshot.StepTaken,
+        "adapters": snapshot.AdaptersCompared,
+        "ranges": snapshot.StepRanges,
+        "said": snapshot.LogMessage,
+        "fault": snapshot.Fault,
+        "state": snapshot.State,
+        "end": End,
+    },
+    snapshot.SCHEMA_VERSION,
     "a run",
     RecordingHeader,
     "a header",
+    RunRecording,
     over=lambda event: isinstance(event, End),
     wrong=_wrong,
 )
-read_recording: Final = _READER.read
-parse_recording: Final = _READER.parse
+KINDS: Final = RUN_LINES.kinds
+to_line: Final = RUN_LINES.to_line
+from_line: Final = RUN_LINES.from_line
+read_recording: Final = RUN_LINES.read
+parse_recording: Final = RUN_LINES.parse

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
+from statistics import median
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -21,6 +22,7 @@ from qtui_core.live.snapshot import (
     LogMessage,
     PhaseBegun,
     PhaseEnded,
+    Predicted,
     RecordingHeader,
     Sample,
     Snapshot,
@@ -28,6 +30,7 @@ from qtui_core.live.snapshot import (
     StepRanges,
     StepTaken,
 )
+from qtui_core.memory.replay.record import Component, Phase
 
 #: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
@@ -48,6 +51,8 @@ LOG: Final = 200
 FAULTS: Final = 50
 #: The most moments of a series: more than a wide terminal has dots.
 MOST: Final = 1024
+#: Components that do not stay between two steps and are not counted there.
+_PASSING = (Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value)
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,9 @@ def _larger(first: Moment, second: Moment) -> Moment:
     return replace(first, **levels)
 
 
-def _most(first: int | None, second: int | None) -> int | None:
-    """The larger of two numbers; if one is None (unknown), the other."""
-    if first is None or second is None:
-        return second if first is None else first
-    return max(first, second)
+def _most(*numbers: int | None) -> int | None:
+    """The largest of the numbers that are known; None if none is."""
+    return max((number for number in numbers if number is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,10 @@ class RunState:
     @property
     def over(self) -> bool:
         return self.end is not None
+
+    @property
+    def predicted(self) -> Predicted | None:
+        return None if self.header is None else self.header.predicted
 
     @property
     def losses(self) -> tuple[float | None, ...]:
@@ -263,7 +270,7 @@ def _levels(
         return changes
     return {
         **changes,
-        "most_reserved": _most(state.most_reserved, _most(event.reserved_bytes, peak_reserved)),
+        "most_reserved": _most(state.most_reserved, event.reserved_bytes, peak_reserved),
         "most_process": _most(state.most_process, process),
         "most_device": _most(state.most_device, device),
     }
@@ -283,3 +290,83 @@ def _with_mark(phases: tuple[PhaseMeasured, ...], event: PhaseEnded) -> tuple[Ph
             changed = replace(phase, last=event, most=event if higher else phase.most)
             return (*phases[:index], changed, *phases[index + 1 :])
     return (*phases, PhaseMeasured(event.phase, event, event, event))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a run; None if unknown.
+
+    Attributes:
+        counted: "allocator", or "tensors" if bytes of live tensors were counted instead.
+        peak: the mark of the phase in which the most was allocated.
+        resident_bytes: between the last two steps, without gradients and inputs.
+        peak_reserved_bytes, process_bytes, device_used_bytes: the peaks; on a CPU the process is
+            its resident set.
+        context_bytes: the process beyond what its allocator reserved, at its largest.
+        early_context_bytes: the same before the first optimizer step.
+        step_seconds: the median, of all steps but the first if there are more.
+        tokens_per_second: at the median step.
+        losses: one for each step.
+    """
+
+    counted: str = "allocator"
+    peak: PhaseEnded | None = None
+    resident_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    process_bytes: int | None = None
+    device_used_bytes: int | None = None
+    context_bytes: int | None = None
+    early_context_bytes: int | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    losses: tuple[float | None, ...] = ()
+
+    PRINTED = (
+        "counted", "resident_bytes", "peak_allocated_bytes",
+        ("peak_phase", lambda figures: figures.peak and figures.peak.phase),
+        "peak_reserved_bytes", "process_bytes", "device_used_bytes", "context_bytes",
+        "step_seconds", "tokens_per_second", ("loss", "losses"),
+    )  # fmt: skip
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        return None if self.peak is None else self.peak.peak_allocated_bytes
+
+
+def measured(state: RunState) -> Measured:
+    """The figures of a run so far."""
+    phases = [phase for phase in state.phases if phase.name != COMPARE]
+    marks = [mark for phase in phases for mark in (phase.first, phase.last, phase.most)]
+    # Before the first optimizer state was created.
+    early = [m for m in marks if m.step <= 1 and m.phase not in (Phase.OPTIMIZER, Phase.BETWEEN)]
+    between = state.measured(Phase.BETWEEN)
+    resident = None
+    if between is not None:
+        passing = sum(between.last.held.get(name, 0) for name in _PASSING)
+        resident = between.last.allocated_bytes - passing
+    steps = state.steps[1:] or state.steps
+    seconds = median(step.step_seconds for step in steps) if steps else None
+    return Measured(
+        counted=state.counted,
+        peak=max((p.most for p in phases), key=lambda m: m.peak_allocated_bytes, default=None),
+        resident_bytes=resident,
+        peak_reserved_bytes=state.most_reserved,
+        process_bytes=state.most_process,
+        device_used_bytes=state.most_device,
+        context_bytes=_outside(marks),
+        early_context_bytes=_outside(early),
+        step_seconds=seconds,
+        tokens_per_second=steps[-1].tokens / seconds if seconds else None,
+        losses=state.losses,
+    )
+
+
+def _outside(marks: list[PhaseEnded]) -> int | None:
+    """Process bytes minus reserved bytes at the mark with the largest process; None if no mark has
+    both."""
+    known = [
+        (mark.process_bytes, mark.process_bytes - mark.reserved_bytes)
+        for mark in marks
+        if mark.process_bytes is not None and mark.reserved_bytes is not None
+    ]
+    return max(known)[1] if known else None

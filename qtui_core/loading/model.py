@@ -49,7 +49,7 @@ _CODE_KEYS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A model in evaluation mode, on the CPU.
 
@@ -57,13 +57,11 @@ class LoadedModel:
         source: where it came from.
         model: the transformers model.
         folder: the folder with its files, including the tokenizer.
-        note: how the computation differs from the stored weights; usually empty.
     """
 
     source: ModelSource
     model: Any
     folder: Path
-    note: str = ""
 
     @property
     def dtype(self) -> str:
@@ -74,14 +72,6 @@ class LoadedModel:
     def vocabulary(self) -> int:
         """The number of tokens in its embedding."""
         return int(self.model.get_input_embeddings().weight.shape[0])
-
-    def use_float32(self, operation: str) -> None:
-        """Computes in float32 from now on, because `operation` has no kernel in the dtype; `note`
-        says so."""
-        self.note = (
-            f"PyTorch has no {operation} in {self.dtype} on this CPU, so the model runs in float32."
-        )
-        self.model.float()
 
     def module_of(self, tensor: str) -> str:
         """The linear module whose weight a tensor of the checkpoint is.

@@ -1,33 +1,26 @@
-"""What NVML reports of the GPUs of this machine and of their driver at a moment, and the resident
-memory of a process. A machine without a driver has no GPUs.
+"""What NVML, the driver's own library, reports of the GPUs of this machine and of their driver at a
+moment, and the resident memory of a process. A machine without a driver has no GPUs.
 
 Each value may be None by itself: a MIG slice has no utilisation, a chip with unified memory has no
 memory of its own, a container hides processes, and WSL and WDDM do not report the memory of a
-process. Units are in the names; numbers without one are bytes.
+process. Units are in the names; numbers without one are bytes. `nvml` is always the Python module
+(nvidia-ml-py, imported as `pynvml`) or, in tests, an object with the same functions.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any, Final, Self
 
 from qtui_core.dataclass import dataclass
-from qtui_core.telemetry.nvml import (
-    GPU_IS_LOST,
-    NOT_SUPPORTED,
-    answer,
-    answer_or_error,
-    memory_of,
-    start_nvml,
-    text,
-)
 
+#: NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_GPU_IS_LOST of nvml.h.
+NOT_SUPPORTED: Final = 3
+GPU_IS_LOST: Final = 15
 #: Constants of nvml.h: nvmlClockType_t and nvmlTemperatureSensors_t.
-_CLOCK_SM: Final = 1
-_CLOCK_MEMORY: Final = 2
-_SENSOR_GPU: Final = 0
-
+_CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
 #: How the memory of the process was distinguished from that of others.
 BY_PID: Final = "this process"
 BY_BEING_ALONE: Final = "the only process"
@@ -85,6 +78,59 @@ class DeviceReading:
     mig: bool | None = None
     unified: bool | None = None
     lost: bool = False
+
+
+def start_nvml(nvml: Any = None) -> Any:
+    """The module, initialised; None without a driver. The caller must call `nvmlShutdown`.
+
+    NVML counts initialisations: each needs a shutdown of its own.
+    """
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    return nvml
+
+
+def answer(nvml: Any, question: str, *arguments: Any) -> Any:
+    """NVML's answer; None if this driver or device does not know the question or does not answer it
+    for this user."""
+    return answer_or_error(nvml, question, *arguments)[0]
+
+
+def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int | None]:
+    """NVML's answer and None; or None and the number of NVML's error (0 if it gave no number).
+
+    A function that is missing from this version of the module or driver counts as NOT_SUPPORTED.
+    Old drivers return names that are not UTF-8, for which the module raises UnicodeDecodeError.
+    """
+    function = getattr(nvml, question, None)
+    if function is None:
+        return None, NOT_SUPPORTED
+    try:
+        reply = function(*arguments)
+    except nvml.NVMLError as error:
+        return None, int(getattr(error, "value", 0) or 0)
+    except UnicodeDecodeError:
+        return None, 0
+    except getattr(nvml, "NVMLLibraryMismatchError", ()):
+        return None, NOT_SUPPORTED
+    return reply, None
+
+
+def memory_of(nvml: Any, handle: Any) -> tuple[Any, int | None]:
+    """NVML's answer about memory, or its error. Version 2 of the question separates what the driver
+    and the firmware reserve from used memory, as nvidia-smi does; on an H200 that is 615 MiB in
+    which no process can be. Drivers before 510 know only version 1."""
+    reply, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, nvml.nvmlMemory_v2)
+    if reply is not None or error == GPU_IS_LOST:
+        return reply, error
+    return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 class DeviceReader:
@@ -204,7 +250,7 @@ def read_driver(nvml: Any = None) -> Driver | None:
     answer(nvml, "nvmlShutdown")
     # NVML gives version 13.1 as 13010.
     pair = None if cuda is None else (int(cuda) // 1000, int(cuda) % 1000 // 10)
-    return Driver(text(version), pair)
+    return Driver(version, pair)
 
 
 def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
@@ -222,7 +268,7 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
     mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
     return DeviceReading(
         label,
-        text(answer(nvml, "nvmlDeviceGetName", handle)),
+        answer(nvml, "nvmlDeviceGetName", handle),
         *memories,
         process_memory=own,
         process_basis=basis,
@@ -252,7 +298,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
             rows = answer(nvml, f"{question}_v2", handle)
         listed = listed or rows is not None
         for row in rows or ():
-            name = text(answer(nvml, "nvmlSystemGetProcessName", row.pid))
+            name = answer(nvml, "nvmlSystemGetProcessName", row.pid)
             reading = ProcessReading(int(row.pid), kind, name, _whole(row.usedGpuMemory))
             processes.setdefault(reading.pid, reading)
     return tuple(processes.values()) if listed else None

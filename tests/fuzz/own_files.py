@@ -34,7 +34,7 @@ from qtui_core.evaluation.results import (
     read_evaluation_recording,
 )
 from qtui_core.evaluation.settings import EvaluationSettings
-from qtui_core.gates.reading import read_gates
+from qtui_core.gates import read_gates
 from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
 from qtui_core.lab.results import JobDone, LabBegun, LabFault, StepProgress
 from qtui_core.live.recording import parse_recording

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 from test_live_state import fold
 
-from qtui_core.live.gap import GapPart, Level, explain, gap, largest_unexplained
-from qtui_core.live.measured import Measured, measured
+from qtui_core.live.compare import GapPart, Level, explain, gap, largest_unexplained
 from qtui_core.live.snapshot import PhaseEnded, PredictedPhase
+from qtui_core.live.state import Measured, measured
 from qtui_core.memory.replay.record import Component, Phase
 
 BYTES = st.integers(0, 1 << 40)

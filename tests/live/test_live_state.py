@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_runs import BEFORE, CURVE, MIB, ON_GPU, PEAKS, STEP, run
 
-from qtui_core.live.align import aligned
+from qtui_core.live.compare import aligned
 from qtui_core.live.recording import from_line, to_line
 from qtui_core.live.snapshot import (
     End,

@@ -78,6 +78,7 @@ class Nvml:
     class NVMLError(Exception):
         value = 3
 
+    nvmlMemory_v2 = 2
     names = ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA H200")
 
     def nvmlInit(self) -> None: ...
@@ -88,13 +89,13 @@ class Nvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return f"GPU-{handle}{handle}{handle}-abc".encode()
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}{handle}{handle}-abc"
 
     def nvmlDeviceGetName(self, handle: int) -> str:
         return self.names[handle]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int = 1) -> Any:
         return SimpleNamespace(total=(handle + 1) << 30, used=0, free=0)
 
 
@@ -184,7 +185,7 @@ class Sliced(Nvml):
     def nvmlDeviceGetName(self, handle: Any) -> str:
         return self.names[handle] if isinstance(handle, int) else f"{self.names[0]} MIG 1g.10gb"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int = 1) -> Any:
         if isinstance(handle, int):
             return super().nvmlDeviceGetMemoryInfo(handle)
         return SimpleNamespace(total=10 << 30, used=0, free=0)

@@ -23,8 +23,8 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-def observe(x: np.ndarray, pieces: int = 7, **options: bool):
-    observer = Observer(x.shape[1], **options)
+def observe(x: np.ndarray, pieces: int = 7):
+    observer = Observer(x.shape[1])
     for part in np.array_split(x, pieces):
         observer.add(part)
     return observer.observed()
@@ -39,7 +39,6 @@ def test_what_is_observed_is_numpy_s(pieces: int) -> None:
     assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
     exact = (x.astype(np.float64) ** 2).mean(axis=0)
     np.testing.assert_allclose(found.second_moment, exact, rtol=1e-12)
-    assert found.counts is not None
     assert found.counts.sum() == x.size
 
 
@@ -53,7 +52,6 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
     assert (found.min, found.max) == (x.min(), x.max())
     assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
     np.testing.assert_allclose(found.second_moment, (x.astype(float) ** 2).mean(axis=0))
-    assert found.counts is not None
     assert found.counts.sum() == x.size - 3
 
 
@@ -117,11 +115,9 @@ def test_an_even_sample_is_every_stride_th_row(rows: int, capacity: int, step: i
     assert sample.stride == 1 or 2 * kept.shape[0] >= capacity
 
 
-def test_an_even_sample_copies_and_may_keep_nothing() -> None:
+def test_an_even_sample_copies() -> None:
     x = np.ones((4, 2), np.float32)
-    sample, none = EvenSample(2, 10), EvenSample(2, 0)
+    sample = EvenSample(2, 10)
     sample.add(x)
-    none.add(x)
     x[:] = 5
     assert (sample.rows() == 1).all()
-    assert none.rows().shape == (0, 2)

@@ -8,10 +8,18 @@ from every import every
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
-from qtui_core.activations.conclude import columns_of, conclude_output, conclude_ranges
 from qtui_core.activations.observers import ActivationRecord, Observer, RangeRule
-from qtui_core.activations.output_error import output_errors, tokens_for
-from qtui_core.activations.ranges import as_written, compare_ranges, static, ways_of
+from qtui_core.activations.quantized import (
+    as_written,
+    columns_of,
+    compare_ranges,
+    conclude_output,
+    conclude_ranges,
+    output_errors,
+    static,
+    tokens_for,
+    ways_of,
+)
 from qtui_core.errors import UsageError
 from qtui_core.job import Cancelled, Job
 from qtui_core.quant import Scheme, quantize

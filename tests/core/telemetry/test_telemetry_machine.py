@@ -102,7 +102,7 @@ def nvml(version, cuda, init=None):
 
 def test_the_driver_and_the_newest_cuda_it_serves():
     assert read_driver(nvml("580.65.06", 13010)) == Driver("580.65.06", (13, 1))
-    assert read_driver(nvml(b"470.1", 11040)) == Driver("470.1", (11, 4))
+    assert read_driver(nvml("470.1", 11040)) == Driver("470.1", (11, 4))
 
 
 def test_either_version_may_be_unknown():
