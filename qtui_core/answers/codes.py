@@ -57,15 +57,15 @@ class EqualBits:
     """A scheme with the group size that comes nearest to the wanted bits per parameter.
 
     Attributes:
-        asked: the scheme before the group size was changed.
-        scheme: the scheme to compare; `asked` itself if it has no group size.
+        original: the scheme before the group size was changed.
+        scheme: the scheme to compare; `original` itself if it has no group size.
         bits: its exact bits per parameter.
         difference: `bits` less the wanted bits.
         equal: whether they are equal within the tolerance.
         note: why they are not equal, a clause without a full stop; empty if they are.
     """
 
-    asked: Scheme
+    original: Scheme
     scheme: Scheme
     bits: Fraction
     difference: Fraction

@@ -124,8 +124,8 @@ def _by_suffix(tensors: Tensors, bits: int | None, declared: str | None) -> Iter
         # X.weight_packed: dense codes in I32 words or in bytes, along the last dimension.
         weight = name.removesuffix("_packed")
         if weight != name and weight.endswith("weight"):
-            each = bits or (4 if info.dtype == "U8" else None)
-            count = 8 * info.nbytes // each if each else None
+            width = bits or (4 if info.dtype == "U8" else None)
+            count = 8 * info.nbytes // width if width else None
             yield "compressed-tensors", name, count, _companions(weight)
     for name, info in tensors.items():
         # X in 8 bits, or packed in bytes, and X_scale or X_scale_inv.

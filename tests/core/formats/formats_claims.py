@@ -12,7 +12,7 @@ from qtui_core.formats.decimals import format_rounded
 
 def fate(row: FormatRow) -> str:
     """What happened to the row's value, derived from its numbers and not from its `outcome`."""
-    fmt, asked, value = row.format, row.asked, row.value
+    fmt, asked, value = row.format, row.given, row.value
     if is_nan(asked):
         return "kept" if value is not None else "no code"
     if is_infinite(asked):
@@ -99,7 +99,7 @@ class Table:
 
 
 def check(sentence: str, rows) -> None:
-    table, asked = Table(rows), rows[0].asked
+    table, asked = Table(rows), rows[0].given
     if is_nan(asked) or is_infinite(asked):
         check_special(sentence, table)
     else:
@@ -242,4 +242,4 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
 
 
 def end_of(row: FormatRow) -> Fraction:
-    return row.format.max if row.asked > 0 else row.format.min
+    return row.format.max if row.given > 0 else row.format.min

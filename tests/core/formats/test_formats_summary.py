@@ -212,6 +212,6 @@ def test_advised_mantissa_bits_help_and_others_do_not(value, how, saturate, fmt)
     else:
         finer = replace(fmt, bits=fmt.bits + 40, fraction_bits=fmt.fraction_bits + 40)
         wider = replace(fmt, bits=fmt.bits + 1)
-    asked = Fraction(row.asked)
+    asked = Fraction(row.given)
     assert abs(round_value(finer, asked, how, saturate) - asked) < abs(row.error)
     assert abs(round_value(wider, asked, how, saturate) - asked) >= abs(row.error)

@@ -36,7 +36,7 @@ def test_the_bits_of_nf4_with_double_quantization():
         ["nf4", "nf4:block64:dq", "int4", "int4:group64:asym"], LARGE, NF4_DQ
     )
     assert str(nf4.scheme) == "nf4:block252"
-    assert dq.scheme == dq.asked
+    assert dq.scheme == dq.original
     assert dq.difference == 0
     assert str(integer.scheme) == "int4:group256"
     assert integer.bits == Fraction(33, 8)
@@ -91,7 +91,7 @@ def test_no_size_comes_nearer(text, wanted, shape, parts):
 def test_schemes_that_cannot_have_these_bits_say_why():
     rows = equal(["int8:row", "mxfp4", "bf16", "nvfp4", "ternary", "int3"], LARGE, Fraction(9, 2))
     integer, mx, cast, nv, ternary, small = rows
-    assert integer.scheme == integer.asked
+    assert integer.scheme == integer.original
     assert integer.note == "its codes alone take 8 bits"
     assert mx.note == "its group is part of its definition, so it takes 4.25 bits"
     assert cast.note == "its codes alone take 16 bits"
@@ -113,7 +113,7 @@ def test_options_are_kept():
 
 def test_a_scheme_that_is_near_enough_keeps_its_size():
     (found,) = equal(["int4:group128"], LARGE, Fraction(17, 4) + Fraction(1, 200))
-    assert found.scheme == found.asked
+    assert found.scheme == found.original
 
 
 def test_an_empty_tensor_is_refused():

@@ -39,7 +39,7 @@ def panel_data(shown: CodebooksShown, view: str, sentence: str) -> dict[str, Any
 
 def _equal(row: EqualBits) -> dict[str, Any]:
     return {
-        "asked": str(row.asked),
+        "asked": str(row.original),
         "scheme": str(row.scheme),
         "bits": float(row.bits),
         "exact": str(row.bits),
