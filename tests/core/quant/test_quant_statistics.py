@@ -1,11 +1,15 @@
+"""Moments by their definition, and histograms by numpy."""
+
 import math
+import warnings
 
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
+from shorthands import heard_by
 
 from qtui_core.quant import elements as elements_module
-from qtui_core.quant import statistics
+from qtui_core.quant import histogram, statistics
 from qtui_core.quant.statistics import Moments
 
 
@@ -66,15 +70,6 @@ def test_segments_of_very_different_values(monkeypatch):
     assert_as_defined(x.astype(np.float32))
 
 
-def test_known_distributions():
-    random = np.random.default_rng(1)
-    normal = statistics(random.standard_normal(1_000_000, dtype=np.float32))
-    assert normal.kurtosis == pytest.approx(3, abs=0.03)
-    assert normal.std == pytest.approx(1, abs=0.003)
-    uniform = statistics(random.random(1_000_000, dtype=np.float32))
-    assert uniform.kurtosis == pytest.approx(1.8, abs=0.01)
-
-
 def test_mean_far_from_zero_keeps_its_spread():
     x = (1000 + np.random.default_rng(0).standard_normal(300_000)).astype(np.float32)
     assert_as_defined(x, rel=1e-4)
@@ -104,6 +99,7 @@ def test_nothing_finite():
         stats = statistics(x)
         assert (stats.min, stats.max, stats.mean, stats.std, stats.kurtosis) == (None,) * 5
         assert (stats.absmax, stats.mean_square, stats.finite) == (0.0, 0.0, 0)
+        assert [found.size for found in histogram(x, 4)] == [0, 0]
 
 
 def test_constant_tensors_have_no_kurtosis():
@@ -131,3 +127,48 @@ def test_moments_merge_in_any_order():
         assert merged.second == pytest.approx((d**2).sum())
         assert merged.third == pytest.approx((d**3).sum())
         assert merged.fourth == pytest.approx((d**4).sum())
+
+
+@over("bins", [1, 7, 64, 1000])
+def test_histogram_is_that_of_numpy(bins):
+    random = np.random.default_rng(0)
+    coarse = np.rint(random.standard_normal((300, 1000)) * 8) / 8
+    for x in (random.standard_normal((300, 1000)), coarse, random.random(1000) * 1e-30):
+        x = x.astype(np.float32)
+        found = histogram(x, bins)
+        counts, edges = np.histogram(x.astype(np.float64), bins)
+        np.testing.assert_array_equal(found[0], counts)
+        np.testing.assert_allclose(found[1], edges, rtol=1e-12, atol=1e-300)
+
+
+@over(
+    ("low", "high"),
+    [(-1.0, 1.0), (0.7, 1.0), (0.1, 0.8), (-1e300, 1e300), (0.75, 1e300), (1e300, 2e300)],
+)
+def test_histogram_of_a_range_that_float32_need_not_hold(low, high):
+    x = [0.1, 0.7, 0.75, 0.8, 0.9, 1.0, 0, -0.5, 1, -1, -2, -3e38, np.inf, -np.inf, np.nan]
+    x = np.array(x, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = histogram(x, 10, low=low, high=high)
+    counts, edges = np.histogram(x[np.isfinite(x)].astype(np.float64), 10, (low, high))
+    np.testing.assert_array_equal(found[0], counts)
+    np.testing.assert_allclose(found[1], edges)
+
+
+@over("value", [2.0, 1e20, -1e20, 3.4e38, 1e8, 16777216.0, -0.0, 1e-40])
+def test_histogram_of_one_value_of_any_size(value):
+    found = histogram(np.full(5, value, np.float32), 4)
+    assert found[0].tolist() == [0, 0, 5, 0]
+    assert (np.diff(found[1]) > 0).all()
+    assert found[1][0] <= np.float32(value) <= found[1][-1]
+    assert value != 2 or found[1].tolist() == [1.5, 1.75, 2.0, 2.25, 2.5]
+
+
+@over("options", [{}, {"low": 0, "high": 2}])
+@over("rows", [0, 4000])
+def test_progress_of_the_histogram(options, rows):
+    heard = []
+    histogram(np.ones((rows, 200), np.float32), 8, job=heard_by(heard), **options)
+    assert heard == sorted(heard)
+    assert not rows or heard[-1] == 1.0
