@@ -36,14 +36,6 @@ def test_saturated_elements_of_casts_are_counted():
     assert measure(x, Scheme.parse("e5m2")).saturated == 0
 
 
-def test_one_outlier_ruins_a_tensor_and_only_its_group():
-    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
-    x[3, 5] = 300
-    mse = {t: measure(x, Scheme.parse(f"int4:{t}")).mse for t in ("tensor", "row", "group64")}
-    assert mse["tensor"] > 0.9  # every other element rounds to zero
-    assert mse["group64"] < mse["row"] < 0.05
-
-
 class Generated:
     """A tensor too large for memory, generated a few rows at a time."""
 

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from every import over
 
 from qtui_core.formats import Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
-from qtui_core.quant import Scheme, measure, quantize
+from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.rounding import random_words
 
 
@@ -39,25 +38,12 @@ def test_words_of_neighbours_and_of_seeds_are_independent(lag):
     assert abs(found - 255) < 6 * np.sqrt(2 * 255)
 
 
-def test_seeds_are_not_shifts_of_each_other():
-    first = set(random_words(0, 0, 4096).tolist())
-    for seed in range(1, 20):
-        assert len(first & set(random_words(seed, 0, 4096).tolist())) < 20
-
-
-def test_words_depend_on_the_place_only():
+def test_words_depend_on_the_place_only_past_32_bits_too():
     whole = random_words(5, 1000, 500)
     np.testing.assert_array_equal(random_words(5, 1100, 50), whole[100:150])
-    np.testing.assert_array_equal(random_words(5, 1499, 1), whole[-1:])
-
-
-def test_the_counter_goes_on_past_32_bits():
-    start = 2**32 - 100
-    across = random_words(9, start, 200)
-    np.testing.assert_array_equal(across[:100], random_words(9, start, 100))
+    across = random_words(9, 2**32 - 100, 200)
     np.testing.assert_array_equal(across[100:], random_words(9, 2**32, 100))
-    assert len(set(across.tolist())) == 200
-    assert len(set(across[100:].tolist()) & set(random_words(9, 0, 100).tolist())) == 0
+    assert len(set(across.tolist()) | set(random_words(9, 0, 100).tolist())) == 300
 
 
 @over("name", ["bf16", "tf32", "fp16", "e4m3", "e5m2"])
@@ -109,15 +95,6 @@ def test_the_mean_error_is_zero_and_no_element_moves_more_than_a_step(text):
         assert abs(error.mean()) < 5 * spread + 3e-7 * abs(value)
         assert below <= np.float32(value) * (1 + np.sign(value) * 1e-6)
         assert above >= np.float32(value) * (1 - np.sign(value) * 1e-6)
-
-
-def test_uniform_values_have_twice_the_error_of_rounding_to_nearest():
-    x = np.random.default_rng(3).uniform(-100, 100, (512, 2048)).astype(np.float32)
-    x[0, 0] = 127.0
-    nearest = measure(x, Scheme.parse("int8:tensor")).mse
-    stochastic = measure(x, Scheme.parse("int8:tensor:stochastic")).mse
-    assert nearest == pytest.approx(1 / 12, rel=5e-3)
-    assert stochastic == pytest.approx(1 / 6, rel=5e-3)
 
 
 EXACT = ["int8:tensor", "int4:tensor:asym", "int4:tensor:asym:zpfloat", "bf16", "fp16", "e4m3"]
