@@ -69,7 +69,7 @@ def _closeness(chosen: FormatRow, pinned: FormatRow) -> str:
             f"{shown_value(chosen)}, {other} {shown_value(pinned)}"
         )
     times = "a little"
-    if factor >= Fraction(105, 100):
+    if factor > Fraction(105, 100):
         times = f"{format_rounded(Fraction(round(factor)) if factor >= 10 else factor, 2)} times"
     digits = next((n for n in range(2, 9) if percent(near, n) != percent(far, n)), 9)
     return (

@@ -6,7 +6,6 @@ import math
 import re
 from fractions import Fraction
 
-import pytest
 from every import drawn, over
 from hypothesis import strategies as st
 from test_formats_summary import numbers
@@ -34,20 +33,13 @@ def said(text: str, chosen: str, pinned: str, saturate: bool | None = None) -> s
          f"6.2%. {SAME}."),
         ("1", "fp16", "e4m3", "FP16 and E4M3 both keep 1 exactly. FP16 takes 16 bits, E4M3 8, "
          "so E4M3 is enough for this value."),
-        ("0", "e4m3", "int8", f"E4M3 and INT8 both keep 0 exactly. {SAME}."),
         ("-0", "e4m3", "int8", "E4M3 keeps -0 better than INT8: E4M3 keeps it exactly, INT8 drops "
          "its sign."),
         ("-0", "e4m3fnuz", "int8", "E4M3FNUZ and INT8 both drop the sign of -0."),
         ("0", "e8m0", "int8", "INT8 keeps 0 better than E8M0: INT8 keeps it exactly, E8M0 gives "
          f"5.8775e-39. {SAME}."),
-        ("-3", "e8m0", "int8", "INT8 keeps -3 better than E8M0: INT8 keeps it exactly, E8M0 gives "
-         "NaN."),
-        ("inf", "e4m3", "fp16", "FP16 keeps inf better than E4M3: FP16 keeps it exactly, E4M3 cuts "
-         "it to 448."),
         ("inf", "e4m3", "int8", "Neither E4M3 nor INT8 keeps inf: E4M3 cuts it to 448, INT8 cuts "
          "it to 127."),
-        ("nan", "e2m1", "e4m3", "E4M3 keeps NaN better than E2M1: E4M3 keeps it exactly, E2M1 has "
-         "no code for it. E2M1 takes 4 bits, E4M3 8."),
         ("nan", "e2m1", "int8", "Neither E2M1 nor INT8 keeps NaN: each has no code for it. E2M1 "
          "takes 4 bits, INT8 8."),
         ("1e9", "fp16", "e4m3", "E4M3 comes closer to 1000000000 than FP16: E4M3 cuts it to 448, "
@@ -56,12 +48,8 @@ def said(text: str, chosen: str, pinned: str, saturate: bool | None = None) -> s
          " 87%."),
         ("1e-9", "e4m3", "fp16", "E4M3 and FP16 both make 0 of 1e-9, off by 100%. E4M3 takes 8 bits"
          ", FP16 16."),
-        ("0.003", "e4m3", "e4m3fnuz", "E4M3FNUZ comes 13 times closer to 0.003 than E4M3, off by "
-         "2.3% against 30%."),
-        ("2.5", "e3m0", "int8", "E3M0 and INT8 both make 2 of 2.5, off by 20%."),
         ("3", "e3m0", "e8m0", "E3M0 and E8M0 both make 4 of 3, off by 33%. E3M0 takes 4 bits, E8M0 "
          "8."),
-        ("0.1", "fp32", "tf32", "FP32 comes 16384 times closer"),
         ("0.1", "e4m3", "e4m3", "E4M3 makes 0.10156 of 0.1, off by 1.6%; it is inside its range, "
          "so more mantissa bits would bring it closer, not a wider range. Choose another format "
          "to compare it with this pinned one."),
@@ -80,7 +68,6 @@ def test_integers_that_wrap_are_said_to_wrap() -> None:
 
 
 def test_equally_far_on_both_sides() -> None:
-    # 2.5 lies midway of 2 and 3: rounded to nearest even INT8 makes 2 of it, E2M1 has both too.
     (below,) = describe_value(Fraction(5, 2), Rounding.DOWN, None, (FORMATS["int8"],))
     (above,) = describe_value(Fraction(5, 2), Rounding.UP, None, (FORMATS["e2m1"],))
     assert compare_pair(below, above).startswith(
@@ -88,7 +75,7 @@ def test_equally_far_on_both_sides() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "relative"),
     [
         ("0", {"e4m3": "exact", "e8m0": "infinite", "int8": "exact"}),
@@ -107,6 +94,10 @@ def test_the_relative_error_of_what_has_none(text: str, relative: dict[str, str]
         assert relative_text(row) == expected, name
 
 
+def is_number(value) -> bool:
+    return isinstance(value, Fraction) or (value is not None and math.isfinite(value))
+
+
 FORMAT = st.sampled_from(list(FORMATS.values()))
 
 
@@ -120,17 +111,13 @@ def test_every_claim_is_true(value, one, other, rounding, saturate) -> None:
     assert len(sentence) < 400
     errors: dict[str, Fraction | None] = {}
     for row in rows:
-        finite = isinstance(row.value, Fraction) or (
-            row.value is not None and math.isfinite(row.value)
-        )
-        if value == value and abs(value) != math.inf and finite:
-            error = abs(Fraction(row.value) - Fraction(value))
-            errors[row.format.title] = error
+        errors[row.format.title] = None
+        if value == value and abs(value) != math.inf and is_number(row.value):
+            error = Fraction(row.value) - Fraction(value)
+            errors[row.format.title] = abs(error)
             if value and error:
-                exact = (Fraction(row.value) - Fraction(value)) / abs(Fraction(value)) * 100
+                exact = error / abs(Fraction(value)) * 100
                 assert relative_text(row) == f"{format_rounded(exact, 3, signed=True)}%"
-        else:
-            errors[row.format.title] = None
     if one is other:
         return
     closer = r"(\S+(?: IEEE)?) comes (?:(\S+) times|a little) closer to \S+ than (.*), off"

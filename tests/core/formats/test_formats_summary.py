@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from fractions import Fraction
 
-import pytest
 from every import drawn, over
 from formats_claims import check
 from hypothesis import strategies as st
@@ -24,18 +22,12 @@ from qtui_core.formats import (
     FP32,
     INT4,
     INT8,
-    FormatOutcome,
     Rounding,
     describe_value,
     parse_value,
     summarize,
 )
 from qtui_core.formats.spec import FloatFormat
-
-
-def said(text: str, formats=None, saturate: bool | None = None) -> str:
-    return summarize(describe_value(parse_value(text), saturate=saturate, formats=formats))
-
 
 TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
 
@@ -56,49 +48,39 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("1", None, ["1 is exact in every format here: nothing is lost"]),
         ("0", None, ["0 is exact in every format here but E8M0.",
                      "E8M0, a scale format, has no zero and gives 5.8775e-39."]),
-        ("0", TRAINING, ["nothing is lost on this value."]),
         ("nan", None, ["E3M2, E2M3 and 6 more have no code for it. Find where it"]),
-        ("nan", TRAINING, ["NaN: FP32, BF16 and 3 more keep it."]),
         ("inf", TRAINING, ["inf: FP32, BF16 and 2 more keep it; E4M3 cuts it to 448. Find"]),
-        ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
         ("7", (E2M1,), ["E2M1 makes 6 of 7, off by 14%", "half a step or less beyond the end of "
                          "E2M1 (E2M1 ends at 6)."]),
-        ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448)."]),
-        ("127.4", (INT8,), ["half a step or less beyond", "ends at 127"]),
         ("2.4", (INT8,), ["INT8 makes 2 of 2.4, off by 17%; it is inside its range, so a "
                            "smaller step"]),
-        ("0.5", None, ["0.5 is exact in E2M1 and ", "the integers give 0, so multiply by"]),
-        ("2", None, ["MXINT8 cannot reach it (MXINT8 ends at 1.9844"]),
-        ("-1", None, ["-1 is exact in every format here but E8M0. E8M0, a scale format, has no "
-                      "sign and gives NaN."]),
-        ("6", None, ["6 is exact in E2M1 and 17 more: E3M0 is off by 33%; MXINT8 cannot reach"]),
         ("-0", None, ["-0: FP64, FP32 and 11 more keep it; E4M3FNUZ, E5M2FNUZ and 5 more have "
                       "one zero and drop its sign.", "E8M0, a scale format, has no zero"]),
-        ("8", None, ["E2M3, E2M1 and 2 more cannot reach it"]),
         ("-1", (E8M0,), ["-1: E8M0, a scale format, has no sign and gives NaN."]),
-        ("0", (E8M0,), ["0: E8M0, a scale format, has no zero and gives 5.8775e-39."]),
         ("1e-40", (E8M0,), ["1e-40: E8M0 has no number that small", "multiply by 64 or more"]),
-        ("inf", (INT8,), ["inf: INT8 cuts it to 127."]),
         ("-inf", (FP16, INT8, INT4), ["-inf: FP16 keeps it; the integers cut it to the end of "
                                       "their range (-128 in INT8)."]),
-        ("nan", (INT8, E2M1), ["NaN: INT8 and E2M1 have no code for it."]),
-        ("464", (E4M3, FP16), ["beyond the end of E4M3"]),
-        ("-8.1", (INT4,), ["beyond the end of INT4 (INT4 ends at -8)."]),
         ("0.01", (E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by 2"]),
     ],
 )  # fmt: skip
 def test_the_sentence_agrees_with_the_rows(text: str, formats, parts: list[str]) -> None:
-    sentence = said(text, formats)
+    sentence = summarize(describe_value(parse_value(text), formats=formats))
     for part in parts:
         assert part in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
 
 
-def test_without_saturation_the_sentence_names_nan() -> None:
-    assert "E4M3 ends at 448 and gives NaN" in said("1e4", (FP16, E4M3), saturate=False)
-    assert "E4M3 turns it into NaN" in said("inf", (FP16, E4M3), saturate=False)
-    assert "INT8 ends at 127 and wraps to -56" in said("200", (INT8,), saturate=False)
+@over(
+    ("text", "formats", "part"),
+    [
+        ("1e4", (FP16, E4M3), "E4M3 ends at 448 and gives NaN"),
+        ("inf", (FP16, E4M3), "E4M3 turns it into NaN"),
+        ("200", (INT8,), "INT8 ends at 127 and wraps to -56"),
+        ("inf", (INT8, INT4), "inf: the integers have no code for it. Find where it comes from"),
+    ],
+)
+def test_the_sentence_without_saturation(text: str, formats, part: str) -> None:
+    rows = describe_value(parse_value(text), saturate=False, formats=formats)
+    assert part in summarize(rows)
 
 
 def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> None:
@@ -108,42 +90,6 @@ def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> 
         "have no number that small (E4M3 gives 1.9531e-3), so multiply by 2^24 or more before "
         "casting to E4M3."
     )
-
-
-def test_without_saturation_integers_have_nothing_for_infinity() -> None:
-    assert said("inf", (INT8, INT4), saturate=False) == (
-        "inf: the integers have no code for it. Find where it comes from before casting."
-    )
-
-
-@over("text", ["70000", "-3e5", "1e-8", "-2e-7", "1e300", "5e-320", "1e-500"])
-@over("fmt", [FP32, FP16, BF16, E4M3, E5M2, E2M1, INT8])
-def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> None:
-    value = parse_value(text)
-    sentence = said(text, (fmt,))
-    if " or more before" not in sentence:
-        return
-    _, base, power = re.search(r"(divide|multiply) by (2\^)?(\d+)", sentence).groups()
-    factor = Fraction(2) ** int(power) if base else Fraction(int(power))
-    scaled = value / factor if "divide" in sentence else value * factor
-    assert describe_value(scaled, formats=[fmt])[0].outcome in (
-        FormatOutcome.EXACT,
-        FormatOutcome.ROUNDED,
-    )
-    short = scaled * 2 if "divide" in sentence else scaled / 4
-    if "divide" in sentence:
-        assert abs(short) > fmt.max
-
-
-@pytest.mark.parametrize("fmt", [E2M1, E4M3, E5M2, FP16, INT8])
-def test_inside_every_range_is_said_of_values_inside(fmt) -> None:
-    end = Fraction(fmt.max)
-    for value in (end * Fraction(k, 64) for k in range(-72, 73)):
-        if "inside its range" in summarize(describe_value(value, formats=[fmt])):
-            assert fmt.min <= value <= fmt.max
-
-
-def test_no_rows_no_sentence() -> None:
     assert summarize(()) == ""
 
 

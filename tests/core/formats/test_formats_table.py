@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import pytest
 from every import over
 
 from qtui_core.formats import (
@@ -41,7 +40,7 @@ def test_every_format_has_its_row_in_order() -> None:
     assert [r.format.name for r in rows] == list(FORMATS)
 
 
-@pytest.mark.parametrize(
+@over(
     ("fmt", "bits", "hexadecimal", "value"),
     [
         (FP32, ("0", "01111011", "10011001100110011001101"), "0x3dcccccd", 13421773 / 2**27),
@@ -60,14 +59,6 @@ def test_one_tenth_in_each(fmt, bits, hexadecimal: str, value: float) -> None:
     assert (r.hex, r.value) == (hexadecimal, value)
     assert r.error == Fraction(value) - TENTH
     assert r.relative_error == (Fraction(value) - TENTH) / TENTH
-
-
-def test_one_tenth_in_e4m3_with_its_surroundings() -> None:
-    r = row(E4M3, TENTH)
-    assert (r.below, r.above, r.ulp) == (Fraction(3, 32), Fraction(7, 64), Fraction(1, 128))
-    assert (r.kind, r.outcome) == (Kind.NORMAL, FormatOutcome.ROUNDED)
-    assert r.decoded is not None
-    assert (r.decoded.exponent, r.decoded.significand) == (-4, Fraction(13, 8))
 
 
 @over(
@@ -100,11 +91,18 @@ def test_the_outcome_is_named(fmt, value: float, saturate, outcome: FormatOutcom
     assert row(fmt, value, saturate=saturate).outcome is outcome
 
 
-def test_where_no_code_stands_for_the_value_the_row_is_empty() -> None:
-    r = row(E2M1, math.nan)
-    assert (r.code, r.value, r.kind, r.decoded, r.hex, r.sign_bits) == (
-        None, None, None, None, "", "",
-    )  # fmt: skip
+def test_a_row_and_its_surroundings() -> None:
+    r = row(E4M3, TENTH)
+    assert (r.below, r.above, r.ulp) == (Fraction(3, 32), Fraction(7, 64), Fraction(1, 128))
+    assert (r.kind, r.decoded.exponent, r.decoded.significand) == (Kind.NORMAL, -4, Fraction(13, 8))
+    empty = row(E2M1, math.nan)
+    assert (empty.code, empty.value, empty.kind, empty.decoded) == (None,) * 4
+    assert (empty.hex, empty.sign_bits) == ("", "")
+    code = describe_code(E4M3, 0xFF)
+    assert (code.kind, code.outcome) == (Kind.NAN, FormatOutcome.EXACT)
+    assert (code.below, code.ulp) == (None, None)
+    assert (code.sign_bits, code.exponent_bits, code.mantissa_bits) == ("1", "1111", "111")
+    assert describe_code(FP16, 0x7BFF).above == math.inf
 
 
 def test_errors_are_measured_from_what_was_typed() -> None:
@@ -123,10 +121,3 @@ def test_rounding_modes_reach_the_table() -> None:
     }
     assert drawn == {Fraction(3, 32), Fraction(13, 128)}
     assert row(E4M3, TENTH, Rounding.STOCHASTIC).value == Fraction(13, 128)  # the middle draw
-
-
-def test_a_code_describes_itself() -> None:
-    r = describe_code(E4M3, 0xFF)
-    assert (r.kind, r.outcome, r.below, r.ulp) == (Kind.NAN, FormatOutcome.EXACT, None, None)
-    assert (r.sign_bits, r.exponent_bits, r.mantissa_bits) == ("1", "1111", "111")
-    assert describe_code(FP16, 0x7BFF).above == math.inf

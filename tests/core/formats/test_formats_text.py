@@ -17,7 +17,6 @@ from qtui_core.formats import (
     E4M3,
     FP32,
     FP64,
-    INT4,
     TF32,
     encode,
     exact_fraction_text,
@@ -40,14 +39,12 @@ from qtui_core.formats.decimals import floor_log10
         ("1 / 8", Fraction(1, 8)),
         ("1.5/2e3", Fraction(3, 4000)),
         (".5", Fraction(1, 2)),
-        ("5.", Fraction(5)),
         ("1_000_000", Fraction(10**6)),
         ("−7", Fraction(-7)),
         ("0x1.8p3", Fraction(12)),
         ("-0x.8P-1", Fraction(-1, 4)),
         ("0x1p-1074", Fraction(1, 2**1074)),
         ("inf", math.inf),
-        ("-Infinity", -math.inf),
         ("0", Fraction(0)),
     ],
 )
@@ -77,13 +74,9 @@ def test_what_python_prints_is_read_back(value: float) -> None:
         ("", "'' is not a number. Type a number such as 0.1"),
         ("abc", "'abc' is not a number"),
         ("1,5", "'1,5' is not a number"),
-        ("1.2.3", "is not a number"),
-        ("--1", "is not a number"),
-        ("1e", "is not a number"),
         ("1/2/3", "is not a number"),
         ("inf/2", "is not a number"),
         ("1/0", "divides by zero"),
-        ("1/-0", "divides by zero"),
         ("1e999999999", "far outside every format"),
         ("1e-2001", "exponents go from -2000 to 2000"),
         ("0x1p" + "9" * 50, "far outside every format"),
@@ -108,14 +101,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
 
 
-@pytest.mark.parametrize(
+@over(
     ("fmt", "text", "code"),
     [
         (E4M3, "0x3D", 0x3D),
         (E4M3, "0b0011_1101", 0x3D),
         (E4M3, "0b0 | 0111 | 101", 0x3D),
         (E2M1, "0b1", 1),
-        (INT4, "0xf", 15),
         (FP32, "0x3dcccccd", 0x3DCCCCCD),
         (FP64, "0x0000_0000_0000_0001", 1),
         (TF32, "0x3dccc000", 0x3DCCC000 >> 13),
@@ -127,11 +119,10 @@ def test_bit_patterns(fmt, text: str, code: int) -> None:
     assert parse_code(fmt, text) == code
 
 
-@pytest.mark.parametrize(
+@over(
     ("fmt", "text", "sentence"),
     [
         (E4M3, "0x100", "has more than the 8 bits of E4M3"),
-        (E2M1, "0b10000", "has more than the 4 bits of E2M1"),
         (TF32, "0x3dcccccd", "low 13 bits of the word, which TF32 leaves zero"),
         (TF32, "0x1_0000_0000", "has more than the 32 bits of TF32"),
         (E4M3, "0x", "is not a bit pattern"),
@@ -155,12 +146,13 @@ def test_input_is_read_as_a_number_or_as_a_bit_pattern() -> None:
     named = parse_input("fp32: 0x3dcccccd")
     assert (named.format, named.code) == (FP32, 0x3DCCCCCD)
     assert parse_input("0x1p4", E4M3).value == 16
-    with pytest.raises(UsageError, match="needs a format: type for example e4m3:0x1d"):
-        parse_input("0x1d")
-    with pytest.raises(UsageError, match="no format 'fp7'"):
-        parse_input("fp7:0x1d")
-    with pytest.raises(UsageError, match=r"'0\.1' is no bit pattern"):
-        parse_input("fp32:0.1")
+    for text, sentence in (
+        ("0x1d", "needs a format: type for example e4m3:0x1d"),
+        ("fp7:0x1d", "no format 'fp7'"),
+        ("fp32:0.1", r"'0\.1' is no bit pattern"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            parse_input(text)
 
 
 @over(
@@ -169,12 +161,10 @@ def test_input_is_read_as_a_number_or_as_a_bit_pattern() -> None:
         (round_value(FP32, Fraction(1, 10)), 15, "0.100000001490116…"),
         (Fraction(13, 128), 17, "0.1015625"),
         (Fraction(1, 3), 5, "0.33333…"),
-        (Fraction(-1, 3), 5, "-0.33333…"),
         (Fraction(65504), 17, "65504"),
         (Fraction(1234567), 5, "1.2345…e+6"),
         (Fraction(10**16), 5, "10000000000000000"),
         (Fraction(10**17), 5, "1e+17"),
-        (Fraction(1, 2**24), 17, "5.9604644775390625e-8"),
         (Fraction(1, 2**24), 6, "5.96046…e-8"),
         (Fraction(1, 2**16), 17, "0.0000152587890625"),
         (FP32.max, 12, "3.40282346638…e+38"),
@@ -182,7 +172,6 @@ def test_input_is_read_as_a_number_or_as_a_bit_pattern() -> None:
         (Fraction(0), 5, "0"),
         (-0.0, 5, "-0"),
         (math.inf, 5, "inf"),
-        (-math.inf, 5, "-inf"),
         (math.nan, 5, "NaN"),
     ],
 )
@@ -190,14 +179,11 @@ def test_exact_decimals_are_cut_not_rounded(value, digits: int, text: str) -> No
     assert format_exact(value, digits) == text
 
 
-def test_the_ellipsis_can_be_ascii() -> None:
-    assert format_exact(Fraction(1, 3), 4, ellipsis="...") == "0.3333..."
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 40))
 def test_a_decimal_without_ellipsis_is_the_value(value: float, digits: int) -> None:
     exact = Fraction(value) if value else value
     text = format_exact(exact, digits)
+    assert format_exact(exact, digits, ellipsis="...") == text.replace("…", "...")
     if "…" not in text:
         assert parse_value(text) == exact
     else:
@@ -206,7 +192,7 @@ def test_a_decimal_without_ellipsis_is_the_value(value: float, digits: int) -> N
     assert parse_value(format_exact(exact, 800)) == exact
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "text"),
     [
         (round_value(FP32, Fraction(1, 10)) - Fraction(1, 10), "+1.49e-9"),
@@ -237,7 +223,6 @@ def test_rounded_decimals_are_within_half_a_digit(value: Fraction, digits: int) 
         (Fraction(65504), "65504"),
         (Fraction(13421773, 2**27), "13421773 × 2^-27"),
         (Fraction(1, 2**127), "2^-127"),
-        (Fraction(-1, 2**16), "-2^-16"),
         (Fraction(2**127), "2^127"),
         (FP32.max, "16777215 × 2^104"),
         (Fraction(-1, 3), "-1/3"),

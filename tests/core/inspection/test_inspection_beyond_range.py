@@ -36,11 +36,6 @@ def tensors() -> dict[str, np.ndarray]:
     return {"ones": ones, "wide": wide.astype(np.float32), "broken": broken, "plain": NORMAL}
 
 
-def inspected(path, schemes):
-    with open_model(str(path)) as source:
-        return inspect_model(source, [Scheme.parse(s) for s in schemes])
-
-
 def lost(x: np.ndarray) -> int:
     """The finite values that numpy's float16 makes infinite."""
     with np.errstate(over="ignore"):
@@ -50,7 +45,8 @@ def lost(x: np.ndarray) -> int:
 def test_every_face_counts_what_was_clipped(tmp_path):
     for name, x in tensors().items():
         save_file({"fc.weight": x}, tmp_path / f"{name}.safetensors")
-        found = inspected(tmp_path / f"{name}.safetensors", ["fp16", "bf16"])
+        with open_model(str(tmp_path / f"{name}.safetensors")) as source:
+            found = inspect_model(source, [Scheme("fp16"), Scheme("bf16")])
         document = inspection_document(found, all_tensors=True)
         data = json.loads(to_json(document))
         clipped = int((np.isfinite(x) & (np.abs(x) > 65504)).sum())
