@@ -7,7 +7,6 @@ from lab_runs import fits, made_run, trained
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
-from qtui_core.errors import UsageError
 from qtui_core.job import IDLE
 from qtui_core.lab.catalog import experiment_named
 
@@ -145,16 +144,6 @@ def test_no_gap_is_seen_that_the_floor_hides():
     assert "takes 8 bits (B_match, within 0.0003 nats" in found.verdict
 
 
-def test_a_model_and_a_text_of_its_own_are_refused_where_nano_makes_both():
-    for name, model, text in [
-        (n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))
-    ]:
-        found = experiment_named(name)
-        settings = found.settle({"task": "nano", "text": text})
-        with pytest.raises(UsageError, match="--task nano makes its own model and text"):
-            found.module().jobs(settings, model)
-
-
 # --- qat
 
 
@@ -189,25 +178,6 @@ def test_the_floor_of_qat_is_no_smaller_than_that_of_its_training():
 
 
 # --- matmul, survive, layers
-
-
-def test_betas_of_1_and_decays_over_1_are_refused():
-    def check(experiment, **given):
-        found = experiment_named(experiment)
-        with pytest.raises(UsageError, match=r"\.$"):
-            found.module().jobs(found.settle(given), "demo")
-
-    for experiment, given in (
-        ("optimizers", {"beta2": 1.0}),
-        ("survive", {"beta1": 1.0}),
-        ("underflow", {"lr": 1.0, "decay": 2.0}),
-    ):
-        check(experiment, **given)
-
-
-def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
-    with pytest.raises(UsageError, match=r"65536; a number of that size is not\.$"):
-        experiment_named("underflow").settle({"accumulation": 10**400})
 
 
 def test_layers_that_are_recommended_are_measured():
