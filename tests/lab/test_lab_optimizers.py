@@ -161,11 +161,7 @@ def test_a_library_that_is_not_there_is_a_sentence(monkeypatch):
     every(["torchao 4-bit", "bitsandbytes 8-bit"], sentence)
 
 
-PASSED = {
-    "pass 8-bit all": 0.1,
-    "pass 8-bit matrices": 0.02,
-    "pass 8-bit embedding": 1.2,
-}
+PASSED = {"pass 8-bit all": 0.1, "pass 8-bit matrices": 0.02, "pass 8-bit embedding": 1.2}
 
 
 def outcomes(eight=0.0, four=0.002):

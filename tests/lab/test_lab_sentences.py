@@ -112,11 +112,7 @@ def test_a_run_that_was_stopped_counts_the_seeds_that_it_came_to():
         comparison.seeds_counted(1, 1),
         comparison.seeds_counted(3, 3),
         comparison.seeds_counted(1, 3),
-    ] == [
-        "one seed",
-        "3 seeds",
-        "1 of 3 seeds",
-    ]
+    ] == ["one seed", "3 seeds", "1 of 3 seeds"]
     outcomes = {f"{n} {s}": trained(0.0) for n in ("fp32", "null") for s in (0, 1)}
     outcomes |= {"bf16 0": trained(0.01), "bf16 1": trained(0.01), "nvfp4 0": trained(0.01)}
     found = concluded("lowbit", outcomes, seeds=(0, 1, 2), recipes=("bf16", "nvfp4"))

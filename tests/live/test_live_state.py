@@ -23,17 +23,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
-from qtui_core.live.state import (
-    FAULTS,
-    LOG,
-    MOST,
-    RECENT,
-    SPANS,
-    Moment,
-    RunState,
-    Series,
-    after,
-)
+from qtui_core.live.state import FAULTS, LOG, MOST, RECENT, SPANS, Moment, RunState, Series, after
 
 
 def fold(told, state=None):

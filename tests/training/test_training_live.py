@@ -10,13 +10,7 @@ import pytest
 from lazy_imports import LazyImport
 from training_runs import conducted, configured
 
-from qtui_core.live.snapshot import (
-    AdaptersCompared,
-    LogMessage,
-    PhaseBegun,
-    PhaseEnded,
-    StepTaken,
-)
+from qtui_core.live.snapshot import AdaptersCompared, LogMessage, PhaseBegun, PhaseEnded, StepTaken
 
 torch = LazyImport("torch")
 

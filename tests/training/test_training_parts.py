@@ -298,10 +298,7 @@ def test_the_ledger_is_what_counting_event_by_event_finds() -> None:
         totals = [sum(size for size, _, _ in moment.values()) for moment in moments]
         assert (closed.peak, closed.end) == (max(totals), totals[-1])
         fullest = moments[totals.index(max(totals))]
-        for moment, found, deaths in (
-            (fullest, closed.peak_held, died),
-            (alive, closed.held, {}),
-        ):
+        for moment, found, deaths in ((fullest, closed.peak_held, died), (alive, closed.held, {})):
             sums: dict[Component, int] = {}
             for number, (size, born, label) in moment.items():
                 part = label.component or by_lifetime(born, deaths.get(number, ""))

@@ -75,10 +75,7 @@ def test_settings_the_library_does_not_start_with(run):
     assert err.endswith("Check the environment variables that begin with HF_.\n")
 
 
-@pytest.mark.parametrize(
-    ("address", "says_so"),
-    [("", "is ''"), ("ftp://h", "is 'ftp")],
-)
+@pytest.mark.parametrize(("address", "says_so"), [("", "is ''"), ("ftp://h", "is 'ftp")])
 def test_an_endpoint_that_is_no_address(run, address, says_so):
     code, out, err = run("org/two", HF_ENDPOINT=address)
     assert (code, out) == (1, "")
