@@ -18,24 +18,14 @@ from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 
 _LLAMA = {
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 2000,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": False,
-    "pad_token_id": 0,
-}
+    "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 2, "vocab_size": 2000,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
 _ENCODER = {
-    "hidden_size": 512,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "vocab_size": 2000,
-    "max_position_embeddings": 512,
-}
+    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 2, "vocab_size": 2000,
+    "num_attention_heads": 8, "max_position_embeddings": 512,
+}  # fmt: skip
 
 #: Sizes with which a layer and the loss take similar numbers of bytes. There are two layers: those
 #: between the first and the last are compared operation by operation in test_memory_drift.py and
@@ -49,15 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "phi3": _LLAMA | {"bos_token_id": 0, "eos_token_id": 0},
     "gpt2": {"n_embd": 512, "n_layer": 2, "n_head": 8, "n_positions": 512, "vocab_size": 2000},
     "gpt_neox": _ENCODER,
-    "opt": {
-        "hidden_size": 512,
-        "ffn_dim": 2048,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "vocab_size": 2000,
-        "word_embed_proj_dim": 512,
-        "max_position_embeddings": 512,
-    },
+    "opt": _ENCODER | {"ffn_dim": 2048, "word_embed_proj_dim": 512},
     "mixtral": _LLAMA | {"num_local_experts": 4, "intermediate_size": 704},
     "bert": _ENCODER,
 }
@@ -120,29 +102,29 @@ def _drawn(random: Random) -> dict[str, Any]:
             return chosen
 
 
+#: Axes that a method leaves as they are by default.
+_IDLE = {
+    "full": ("kbit_prep", "lora_dropout", "adapter_dtype", "quant", "lora_targets"),
+    "lora": ("kbit_prep", "quant"),
+    "qlora": (),
+}
+
+
 def _is_plan(chosen: Mapping[str, Any]) -> bool:
-    method = chosen["method"]
-    idle = {
-        "full": ("kbit_prep", "lora_dropout", "adapter_dtype", "quant", "lora_targets"),
-        "lora": ("kbit_prep", "quant"),
-        "qlora": (),
-    }[method]
-    if any(chosen[axis] != AXES[axis][0] for axis in idle):
+    method, model, dropout = chosen["method"], chosen["model"], chosen["lora_dropout"]
+    if (
+        any(chosen[axis] != AXES[axis][0] for axis in _IDLE[method])
+        or (method == "qlora") != (chosen["quant"] is not None)
+        or (chosen["reentrant"] and not chosen["checkpointing"])
+        or (chosen["loss"] != "stock" and model == "bert")
+        # peft has no dropout around routers, which are parameters.
+        or (model == "mixtral" and dropout and chosen["lora_targets"] != "some")
+        or (chosen["adapter_dtype"] == "bf16" and chosen["dtype"] == "fp32")
+    ):
         return False
-    if (method == "qlora") != (chosen["quant"] is not None):
-        return False
-    if chosen["reentrant"] and not chosen["checkpointing"]:
-        return False
-    if chosen["loss"] != "stock" and chosen["model"] == "bert":
-        return False
-    if chosen["model"] == "mixtral" and chosen["lora_dropout"] and chosen["lora_targets"] != "some":
-        return False  # peft has no dropout around routers, which are parameters
-    if chosen["adapter_dtype"] == "bf16" and chosen["dtype"] == "fp32":
-        return False
-    case = _case(chosen)
-    shape = _shape(chosen["model"])
+    shape = _shape(model)
     try:
-        plan = {k: tuple(v) if isinstance(v, list) else v for k, v in case.plan.items()}
+        plan = {k: tuple(v) if isinstance(v, list) else v for k, v in _case(chosen).plan.items()}
         check_against(shape, resolve(RunPlan(**plan), shape.dtype))
     except UsageError:
         return False
