@@ -277,7 +277,7 @@ def test_what_trains_as_float32_does_on_prose_and_what_does_not():
     are 0.0006, 0.064, 0.0073 and 0.0014."""
     names = ("int8 weights", "int8 weights nearest", "fp8 flow", "fp8 flow scaled")
     with little_held_out():
-        _, found = outcomes_of("lowbit", "fp32", *names, recipes=names, steps=9)
+        _, found = outcomes_of("lowbit", "fp32", *names, recipes=names, steps=14)
     d = {row["recipe"]: row.get("d") for row in found.rows}
     assert abs(d["int8 weights"]) < 0.003
     assert d["int8 weights nearest"] > 0.03

@@ -151,6 +151,7 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
             "1 value is infinite or NaN, first in the output gradients of a.proj; the rest of this "
             "is about the others. FP16 would make next to none",
         ),
+        (seen_of(output_gradients=magnitudes_at({128: 3}, 0.0)), "3 values are infinite or NaN"),
         (seen_of(weights=magnitudes_at({0: 1}, 1.0)), "No gradient other than zero came"),
         (seen_of(), "No gradient other than zero came"),
     ],
@@ -158,14 +159,8 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
 def test_the_sentence_is_true_of_what_was_seen(seen, says):
     said = ranges_sentence(seen, kinds_of(seen))
     assert says in said
+    assert ("No gradient other" in said) == ("No gradient other" in says)
     assert not faults_of(said)
-
-
-def test_gradients_that_are_all_nan_are_not_said_to_be_zero():
-    nan = seen_of(output_gradients=magnitudes_at({128: 3}, 0.0))
-    assert ranges_sentence(nan, kinds_of(nan)).startswith("3 values are infinite or NaN")
-    assert "No gradient" not in ranges_sentence(nan, kinds_of(nan))
-    assert "to this layer" in ranges_sentence(nan, kinds_of(nan, "b"), "b")
 
 
 @given(
