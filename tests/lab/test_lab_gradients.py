@@ -187,7 +187,7 @@ def test_a_gradient_that_no_scale_helps_is_told_from_an_overflow(monkeypatch):
 @pytest.mark.slow
 def test_a_scaler_that_starts_too_high_comes_down(monkeypatch):
     monkeypatch.setattr("qtui_core.lab.experiments.lossscale.SCALES", (0, 4, 16, 24))
-    _, result = conducted("lossscale", steps=9, starts=(1.0, 2.0**24), interval=10, lr=1e-3)
+    _, result = conducted("lossscale", steps=9, starts=(1.0, 2.0**24), interval=6, lr=1e-3)
     rows = {row["what"]: row for row in result.findings.rows if "skipped" in row}
     high, low = rows["GradScaler, from 2^24"], rows["GradScaler, from 2^0"]
     assert 3 < high["skipped"] < 15
