@@ -74,13 +74,6 @@ async def test_a_child_that_still_imports_is_not_waited_for(
         await asked
 
 
-async def test_many_first_requests_start_one_child() -> None:
-    async with engine() as client:
-        replies = await asyncio.gather(*(client.request("echo", {"n": n}) for n in range(20)))
-    assert len({reply.data["pid"] for reply in replies}) == 1
-    assert [reply.data["params"]["n"] for reply in replies] == list(range(20))
-
-
 async def test_arrays_arrive_typed_and_shaped() -> None:
     async with engine() as client:
         reply = await client.request("picture", {"shape": [3, 4]})
@@ -164,19 +157,6 @@ async def test_progress_is_throttled_unless_it_carries_data() -> None:
     assert steps == list(range(20))
 
 
-async def test_a_cancelled_task_cancels_the_request() -> None:
-    async with engine() as client:
-        await client.start()
-        task = asyncio.create_task(client.request("wait", {"seconds": 600}))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        # the lane is free again long before the 600 seconds
-        await asyncio.wait_for(client.request("wait", {"seconds": 0.01}), 120)
-        assert not client.busy
-
-
 async def test_what_one_asker_cancels_leaves_the_same_question_of_another() -> None:
     async with engine() as client:
         await client.start()
@@ -258,19 +238,6 @@ def test_every_question_of_two_askers_ends(
             await client.close()
 
     asyncio.run(ask_all())
-
-
-@pytest.mark.parametrize("kind", CLIENTS)
-async def test_two_askers_of_a_lost_engine_are_both_answered(kind: type[EngineClient]) -> None:
-    client = of_the_double(kind)
-    try:
-        await client.request("open")
-        client.kill()
-        assert client.state is EngineState.LOST
-        both = asyncio.gather(*(ending(client, "of both") for _ in range(2)))
-        assert await asyncio.wait_for(both, 60) == ["answered", "answered"]
-    finally:
-        await client.close()
 
 
 async def test_lanes_do_not_wait_for_each_other() -> None:
