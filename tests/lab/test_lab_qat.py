@@ -52,30 +52,6 @@ def test_weights_are_rounded_by_groups_and_clipped_ones_have_no_gradient():
         assert bool((ratio[passed == 0] > 2 ** (bits - 1) - 1).all())
 
 
-def test_qat_of_a_trained_layer_beats_ptq_of_it():
-    """The fast form, at 2 bits: training in float32 does not change weights that are right
-    already."""
-
-    for seed in [0, 1, 2]:
-        random = torch.Generator().manual_seed(seed)
-        weight = torch.rand(16, 32, generator=random) - 0.5
-        x = torch.randn(256, 32, generator=random) @ torch.randn(32, 32, generator=random)
-        wanted = x @ weight.T
-        net = torch.nn.Sequential(torch.nn.Linear(32, 16, bias=False))
-        net[0].weight.data.copy_(weight)
-        qat.fake_quantized(net, 2, 32)
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-        losses = []
-        for step in range(61):
-            optimizer.param_groups[0]["lr"] = 1e-3 * (1 - step / 61)
-            optimizer.zero_grad()
-            loss = (net(x) - wanted).square().mean()
-            loss.backward()
-            losses.append(float(loss.detach()))
-            optimizer.step()
-        assert losses[-1] < 0.95 * losses[0]
-
-
 def test_what_cannot_be_quantized_is_a_sentence():
     net = torch.nn.Sequential(torch.nn.Linear(48, 8))
     with pytest.raises(UsageError, match=r"--group 64 does not divide the 48 inputs of 0\."):

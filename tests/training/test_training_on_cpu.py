@@ -161,15 +161,3 @@ def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path: Path) -> No
         assert conducted(model, fields, 3).losses == alone
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("quant", "batch"), [("nf4", 1), ("nf4-dq", 2)])
-def test_gpt2_is_quantized_from_copies_of_its_transposed_weights(
-    tmp_path: Path, quant: str, batch: int
-) -> None:
-    gpt2 = {"model_type": "gpt2", "n_embd": 128, "hidden_size": 128, "n_layer": 2, "n_head": 4}
-    fields = {"method": "inference", "batch": batch, "sequence": 64, "quant": quant}
-    state = _told(tmp_path, fields, 1, **gpt2)
-    (load,) = [row for row in by_phase(state) if row.name == "load"]
-    assert load.gap == pytest.approx(0, abs=0.015)
