@@ -189,7 +189,6 @@ async def hurt_experiment(what: str) -> tuple[list[int], list[LabEvent]]:
     async for event in client.run(LabRequest("lowbit", settings, processes=2)):
         events.append(event)
         if not pids:
-            assert client.child.pid is not None
             while not (second := family(client.child.pid)):
                 await asyncio.sleep(0.02)
             pids = [client.child.pid, *second]
@@ -279,7 +278,6 @@ async def test_an_engine_that_is_killed_at_any_question_answers_it_after_a_resta
             with case(name):
                 await engine.start()
                 pid = engine.pid
-                assert pid is not None
                 fault.write_text(f"{name}\tSIGKILL")
                 assert await asked(engine, model, name) == f"The engine {KILLED}"
                 assert is_gone(pid)

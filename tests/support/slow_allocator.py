@@ -18,48 +18,47 @@ class Exhausted(Exception):
 
 @dataclass
 class Space:
-    """A row of bytes: a cudaMalloc segment, or the address space of an expandable segment.
+    """A row of bytes: a cudaMalloc segment, which is one page, or the address space of an
+    expandable segment.
 
-    `used` are the allocated blocks as {start: end}; `pages` are the pages that have memory, or None
-    if all have. Nothing else is stored: free blocks are what is in between.
+    `pages` are the pages that have memory, `used` the allocated blocks as {start: end}. Nothing
+    else is stored: free blocks are what is in between.
     """
 
     small: bool
     base: int
     size: int
-    page: int = 0
-    pages: set[int] | None = None
+    page: int
+    pages: set[int]
     used: dict[int, int] = field(default_factory=dict)
 
     def has_memory(self, offset: int) -> bool:
-        return self.pages is None or offset // self.page in self.pages
+        return offset // self.page in self.pages
 
     def gaps(self, mapped: bool) -> list[tuple[int, int]]:
         """(start, end) of free ranges that have memory, or have none, divided where that
         changes."""
         edges = {0, self.size, *self.used, *self.used.values()}
-        if self.pages is not None:
-            last = max(self.pages, default=-1) + 2
-            edges |= {page * self.page for page in range(last)}
-        starts = sorted(edge for edge in edges if edge <= self.size)
+        edges |= {edge * self.page for n in self.pages for edge in (n, n + 1)}
         found: list[tuple[int, int]] = []
-        for start, end in pairwise(starts):
-            if any(first <= start < last for first, last in self.used.items()):
-                continue
-            if self.has_memory(start) != mapped:
+        for start, end in pairwise(sorted(edges)):
+            taken = any(first <= start < last for first, last in self.used.items())
+            if taken or self.has_memory(start) != mapped:
                 continue
             if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((start, end))
+                start = found.pop()[0]
+            found.append((start, end))
         return found
+
+
+Place = tuple[Space, int, int]
 
 
 class SlowAllocator:
     """The rules, in the order of the documentation."""
 
     def __init__(self, settings: AllocatorSettings) -> None:
-        self.settings = settings
+        self.capacity = settings.capacity
         self.expandable = settings.segments == "expandable"
         self.spaces: list[Space] = []
         self.blocks: dict[int, tuple[Space, int, int]] = {}
@@ -67,28 +66,21 @@ class SlowAllocator:
         self.retries = 0
 
     @property
-    def reserved(self) -> int:
-        return sum(
-            space.size if space.pages is None else len(space.pages) * space.page
-            for space in self.spaces
-        )
-
-    @property
     def levels(self) -> Levels:
-        return Levels(
-            allocated=sum(space.used[start] - start for space, start, _ in self.blocks.values()),
-            reserved=self.reserved,
-        )
+        allocated = sum(space.used[start] - start for space, start, _ in self.blocks.values())
+        return Levels(allocated, sum(len(space.pages) * space.page for space in self.spaces))
 
     def malloc(self, name: int, nbytes: int) -> None:
         size = max(512, (nbytes + 511) // 512 * 512)
         small = size <= MIB
-        space, start, end = (
-            self.cached(small, size)
-            or self.fresh(small, size)
-            or (self.give_back_all() and self.fresh(small, size))
-            or self.fail()
-        )
+        place = self.cached(small, size) or self.fresh(small, size)
+        if place is None:
+            self.empty_cache()
+            self.retries += 1
+            place = self.fresh(small, size)
+        if place is None:
+            raise Exhausted
+        space, start, end = place
         rest = end - start - size
         if rest >= 512 if small or self.expandable else rest > MIB:
             end = start + size
@@ -99,76 +91,61 @@ class SlowAllocator:
         space, start, _ = self.blocks.pop(name)
         del space.used[start]
 
-    def free_blocks(self, small: bool) -> list[tuple[int, int, Space, int, int]]:
-        """(size, address, space, start, end) of cached blocks, smallest first."""
-        return sorted(
+    def cached(self, small: bool, size: int) -> Place | None:
+        """The smallest cached block that is large enough, at the lowest address."""
+        fitting = sorted(
             (
-                (end - start, space.base + start, space, start, end)
+                (end - start, space.base + start, (space, start, end))
                 for space in self.spaces
                 if space.small == small
                 for start, end in space.gaps(mapped=True)
+                if end - start >= size
             ),
             key=lambda block: block[:2],
         )
 
-    def cached(self, small: bool, size: int) -> tuple[Space, int, int] | None:
-        fitting = [block for block in self.free_blocks(small) if block[0] >= size]
-        if not fitting:
-            return None
-        if self.expandable:
+        def reach(block: tuple[int, int, Place]) -> int:
+            """Its size with what lies behind it without memory."""
+            nbytes, _, (space, _, end) = block
+            return nbytes + dict(space.gaps(mapped=False)).get(end, end) - end
 
-            def reach(block: tuple[int, int, Space, int, int]) -> int:
-                beyond = dict(block[2].gaps(mapped=False))
-                return block[0] + beyond.get(block[4], block[4]) - block[4]
+        while self.expandable and len(fitting) > 1 and reach(fitting[1]) < reach(fitting[0]):
+            fitting.pop(0)
+        return fitting[0][2] if fitting else None
 
-            while len(fitting) > 1 and reach(fitting[1]) < reach(fitting[0]):
-                fitting.pop(0)
-        _, _, space, start, end = fitting[0]
-        return space, start, end
-
-    def fresh(self, small: bool, size: int) -> tuple[Space, int, int] | None:
+    def fresh(self, small: bool, size: int) -> Place | None:
         if self.expandable:
             return self.mapped(small, size)
-        if small:
-            nbytes = 2 * MIB
-        elif size < 10 * MIB:
-            nbytes = 20 * MIB
-        else:
-            nbytes = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        rounded = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        nbytes = 2 * MIB if small else 20 * MIB if size < 10 * MIB else rounded
         if not self.fits(nbytes):
             return None
         self.next_base -= nbytes
-        self.spaces.append(Space(small, self.next_base, nbytes))
+        self.spaces.append(Space(small, self.next_base, nbytes, nbytes, {0}))
         return self.spaces[-1], 0, nbytes
 
-    def mapped(self, small: bool, size: int) -> tuple[Space, int, int] | None:
+    def mapped(self, small: bool, size: int) -> Place | None:
         page = 2 * MIB if small else 20 * MIB
         space = next((space for space in self.spaces if space.small == small), None)
         if space is None:
             space = Space(small, self.next_base, page << 22, page, set())
             self.next_base += 1 << 60
             self.spaces.append(space)
-        assert space.pages is not None
         # The lowest free range that is large enough and has a page to map: it begins at a free
         # block before unmapped pages, or at such pages.
         holes = sorted(space.gaps(mapped=True) + space.gaps(mapped=False))
-        for index, (start, end) in enumerate(holes):
-            if index + 1 < len(holes) and space.has_memory(start) and holes[index + 1][0] != end:
+        for index, (start, reach) in enumerate(holes):
+            following = holes[index + 1 :]
+            if space.has_memory(start) and (not following or following[0][0] != reach):
                 continue
-            if space.has_memory(start) and index + 1 == len(holes):
-                continue
-            reach = end
-            for following in holes[index + 1 :]:
-                if following[0] != reach:
+            for first, last in following:
+                if first != reach:
                     break
-                reach = following[1]
+                reach = last
             if reach - start >= size:
                 break
-        wanted = [
-            number
-            for number in range(start // page, -(-(start + size) // page))
-            if number not in space.pages
-        ]
+        every = range(start // page, -(-(start + size) // page))
+        wanted = [n for n in every if n not in space.pages]
         # Each run of pages is mapped as a whole or not at all.
         while wanted:
             run = [n for i, n in enumerate(wanted) if n == wanted[0] + i]
@@ -180,26 +157,16 @@ class SlowAllocator:
         return space, *found
 
     def fits(self, nbytes: int) -> bool:
-        capacity = self.settings.capacity
-        return capacity is None or self.reserved + nbytes <= capacity
-
-    def give_back_all(self) -> bool:
-        self.empty_cache()
-        self.retries += 1
-        return True
+        return self.capacity is None or self.levels.reserved + nbytes <= self.capacity
 
     def empty_cache(self) -> None:
-        self.spaces = [space for space in self.spaces if space.pages is not None or space.used]
         for space in self.spaces:
-            if space.pages is not None:
-                space.pages -= {
-                    page
-                    for start, end in space.gaps(mapped=True)
-                    for page in range(-(-start // space.page), end // space.page)
-                }
-
-    def fail(self) -> tuple[Space, int, int]:
-        raise Exhausted
+            space.pages -= {
+                page
+                for start, end in space.gaps(mapped=True)
+                for page in range(-(-start // space.page), end // space.page)
+            }
+        self.spaces = [space for space in self.spaces if self.expandable or space.pages]
 
 
 def slow_run(events: list[Event], settings: AllocatorSettings) -> tuple[list[Levels], int]:

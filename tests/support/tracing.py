@@ -50,8 +50,6 @@ class TracingProcess:
     def ask(self, question: str, *about: Any) -> Any:
         """The answer of the function of that name. Raises RuntimeError if the process ended."""
         asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert answers is not None
         with self._one_at_a_time:
             try:
                 pickle.dump((question, about), asked)
@@ -76,7 +74,7 @@ def traced(*cases: Case) -> list[Recording]:
     for result in results:
         if isinstance(result, QtuiError):
             raise result
-    return results  # type: ignore[return-value]
+    return results
 
 
 def traced_or_refused(*cases: Case) -> list[Recording | QtuiError]:

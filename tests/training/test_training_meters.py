@@ -157,9 +157,7 @@ def test_a_cache_is_told_apart_while_it_lives(
     )
     linear = torch.nn.Linear(8, 8, bias=False)
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
-    meter.standing.built = SimpleNamespace(  # type: ignore[assignment]
-        model=linear, state=linear.named_parameters
-    )
+    meter.standing.built = SimpleNamespace(model=linear, state=linear.named_parameters)
     keys = torch.zeros(1000)
     meter.track([("cache.0", keys), ("cache.1", keys[:5])], Component.CACHE)
     meter.track([("other", torch.zeros(1000))], Component.INPUTS)
@@ -186,7 +184,7 @@ def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = PhaseEnded(0.0, 1, "forward", 0, 0)
     reporter = PhaseReporter(takes(1.0), Controls(), 0.0)
-    reporter.meter = SimpleNamespace(  # type: ignore[assignment]
+    reporter.meter = SimpleNamespace(
         wait=takes(10.0), unseen=nullcontext, begin=takes(1.0), end=takes(1.0, ended)
     )
     reporter.phase("forward")

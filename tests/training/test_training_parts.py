@@ -303,7 +303,7 @@ def test_what_cannot_run_here_is_refused(plan: dict[str, Any], device: str, word
 def test_plans_that_can_run_are_not_refused() -> None:
     for method in ("full", "lora", "qlora", "inference"):
         for device in ("cpu", "cuda"):
-            check_runnable(resolve(RunPlan(method=method), "bf16"), device)  # type: ignore[arg-type]
+            check_runnable(resolve(RunPlan(method=method), "bf16"), device)
     check_runnable(resolve(RunPlan(attention="flash"), "bf16"), "cuda")
     check_runnable(resolve(RunPlan(optimizer="paged-adamw8bit"), "bf16"), "cuda")
 

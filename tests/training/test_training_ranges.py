@@ -184,7 +184,6 @@ def test_the_table_has_the_kinds_and_the_picture_the_few_below_at_its_left_end()
     assert row[0] == "output gradients"
     assert row[2:4] == ("-3.0", "0.01%")
     picture = ranges_picture(seen, kinds)
-    assert picture is not None
     assert picture.first == -20
     assert picture.series[0][1][0] == 10_000
     assert kinds_of(seen, "no such layer") == ()

@@ -39,7 +39,6 @@ def test_a_call_is_timed_and_the_budget_kept() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
 def test_a_product_of_each_type(dtype: str) -> None:
     found = measure_product(cpu(), dtype, side=64, budget=0.05)
-    assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * 64**3 / found.seconds)
     assert (found.dtype, found.size, found.why_not) == (dtype, 64, "")
 
@@ -56,7 +55,6 @@ def test_what_cannot_be_multiplied_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_copy_reads_and_writes() -> None:
     found = measure_copy(cpu(), 1 << 20, budget=0.05)
-    assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * (1 << 20) / found.seconds)
     facts = facts_of(cpu())
     assert (facts.kind, bool(facts.name), facts.threads) == ("cpu", True, torch.get_num_threads())

@@ -38,7 +38,7 @@ def windows_of_the_halves() -> tuple[np.ndarray, np.ndarray]:
             np.linspace(0, half.size // 256 - 1, 8).round().astype(int)
         ]
         for half in halves
-    )  # type: ignore[return-value]
+    )
 
 
 def activations(module: str) -> dict[str, np.ndarray]:

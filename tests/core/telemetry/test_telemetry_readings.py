@@ -247,7 +247,6 @@ def test_the_resident_set_grows_with_what_is_touched() -> None:
         for at in range(0, len(held), mmap.PAGESIZE):
             held[at] = 1
         after = rss_bytes()
-    assert after is not None
     assert 60 << 20 < after - before < 80 << 20
 
 
