@@ -12,7 +12,7 @@ import pytest
 from hub_models import BIG, SMALL, says
 from huggingface_hub import constants
 
-from qtui_core.models.hub import _reason, check_settings
+from qtui_core.models.hub import check_settings
 
 
 @pytest.fixture
@@ -49,13 +49,6 @@ def test_configured_by_environment(hub, run):
     expected = f"{BIG.size + SMALL.size} {SMALL.tobytes().hex()}\n"
     done = run("org/two", HF_ENDPOINT=hub.url, HF_TOKEN="hf_abc")
     assert done == (0, expected, "")  # and no progress bar, no log line
-
-
-def test_offline_by_environment(hub, run):
-    code, out, err = run("org/two", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
-    assert (code, out) == (1, "")
-    assert err.startswith("'org/two' is not in the hub cache, and HF_HUB_OFFLINE forbids")
-    assert not hub.requests
 
 
 def test_no_network(run):
@@ -100,9 +93,3 @@ def test_a_token_that_cannot_be_sent(hub, monkeypatch, token):
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)  # and is not
     check_settings()
-
-
-def test_reasons_bring_no_full_stop_of_their_own():
-    assert _reason(ValueError("It is\n not so.")) == "It is not so"
-    assert _reason(ValueError("")) == "ValueError"
-    assert _reason(ValueError("\x1b[31m" + "x" * 500)).isprintable()
