@@ -1,9 +1,6 @@
-"""A candidate of an evaluation of the demo beside the forward pass of the whole model, and in
-seconds."""
+"""A candidate of an evaluation of the demo beside the forward pass of the whole model."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +8,6 @@ from lazy_imports import LazyImport
 from racing import race
 
 from qtui_core.evaluation.changes import WeightChange, uniform
-from qtui_core.evaluation.settings import USUAL_SCHEMES, EvaluationSettings
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER
 from qtui_core.schemes.scheme import Scheme
@@ -28,8 +24,6 @@ BATCH = (16, 256)
 SCORED = 127
 #: Reading and rounding the weights anew for a batch takes this share of its time at most.
 LIMIT = 1.25
-#: Seconds of the processor for a candidate of `qtui eval demo`, over all its windows.
-SECONDS = 10
 
 
 def test_reading_weights_layer_by_layer_takes_little_of_a_pass():
@@ -58,24 +52,3 @@ def test_reading_weights_layer_by_layer_takes_little_of_a_pass():
         ratio = seconds[name] / seconds["transformers"]
         print(f"{name}: {seconds[name]:.2f} s, {ratio:.2f}x the forward pass of transformers")
     assert seconds["nf4"] / seconds["transformers"] <= LIMIT
-
-
-def test_a_scheme_of_the_demo_takes_seconds():
-    source = open_model("demo")
-    settings = EvaluationSettings(tuple(map(Scheme.parse, USUAL_SCHEMES)))
-    taken: dict[int, float] = {}
-    last = time.process_time()
-
-    def tell(line: object) -> None:
-        nonlocal last
-        now = time.process_time()
-        candidate = getattr(line, "candidate", None)
-        if candidate is not None:
-            taken[candidate] = taken.get(candidate, 0.0) + now - last
-        last = now
-
-    verb.evaluate(source, settings, tell)
-    print()
-    for name, seconds in zip(("original", *USUAL_SCHEMES), taken.values(), strict=True):
-        print(f"{name}: {seconds:.1f} s of the processor")
-    assert max(taken.values()) <= SECONDS

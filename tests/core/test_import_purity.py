@@ -29,15 +29,18 @@ FORMATS = ("text", "json", "markdown", "html")
 def modules_of(*commands: tuple[str, ...]) -> set[str]:
     """Top-level modules that are loaded after running all `commands` of qtui in one process: a
     module that is not among them is loaded by none of the commands."""
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE.format(commands=commands)], capture_output=True, text=True
-    )
+        [sys.executable, "-c", _PROBE.format(commands=commands)],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rsplit("MODULES", 1)[1].split())
 
 
-def test_help_and_version_load_nothing_heavy():
+def test_help_and_formats_load_nothing_heavy():
     asked = (("--help",), ("--version",), ("inspect", "--help"), ("memory", "--help"))
+    asked = (*asked, ("formats", "0.1", "--json"))
     assert modules_of(*asked).isdisjoint(HEAVY)
 
 
@@ -53,10 +56,6 @@ def test_measuring_weights_needs_numpy_and_no_torch(checkpoint):
     assert loaded.isdisjoint({"torch", "transformers", "textual", "huggingface_hub"})
 
 
-def test_a_value_in_every_format_needs_no_numpy():
-    assert modules_of(("formats", "0.1", "--json")).isdisjoint(HEAVY)
-
-
 def test_an_estimate_of_memory_loads_nothing_heavy(checkpoint):
     config = checkpoint / "config.json"
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -68,32 +67,9 @@ def test_an_estimate_of_memory_loads_nothing_heavy(checkpoint):
 
 
 def test_a_report_in_a_pipe_is_written_without_rich():
-    code = (
-        "import sys; sys.argv = ['qtui', 'memory', 'demo']\n"
-        "from qtui.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print('MODULES', *sys.modules)"
-    )
-    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert "At the peak" in done.stdout
-    loaded = set(done.stdout.rsplit("MODULES", 1)[1].split())
-    # Nor what the hub, a report in a file and a page require.
+    """Nor with what the hub, a report in a file and a page require."""
+    loaded = modules_of(("memory", "demo"))
     assert loaded.isdisjoint({"rich", "logging", "concurrent", "tempfile", "shutil", "html"})
-
-
-def test_the_estimate_and_the_exact_formats_are_standard_library_only():
-    code = (
-        "import sys; import qtui_core.memory.estimate, qtui_core.memory.advice.fit; "
-        "from qtui_core.formats import E4M3, encode; "
-        "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    extra = {name for name in done.stdout.split() if not name.startswith("_")}
-    assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}
 
 
 @pytest.mark.slow

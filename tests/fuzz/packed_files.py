@@ -138,6 +138,9 @@ def _gguf_seeds() -> Sequence[bytes]:
         writer = GGUFWriter(path, "llama")
         writer.add_block_count(1)
         writer.add_embedding_length(256)
+        writer.add_feed_forward_length(2)
+        writer.add_head_count(2)
+        writer.add_head_count_kv(2)
         for name in ("blk.0.ffn_up.weight", "token_embd.weight"):
             blocks = np.frombuffer(NOISE, np.uint8, 2 * 256 // ggml.block * ggml.nbytes)
             writer.add_tensor(name, blocks.reshape(2, -1), raw_dtype=GGMLQuantizationType(kind))

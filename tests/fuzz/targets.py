@@ -34,7 +34,7 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import ModelSource, TensorInfo, open_model
-from qtui_core.models.files import gguf, layout, safetensors
+from qtui_core.models.files import gguf, layout
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.opening_adapter import AdapterSource
 from qtui_core.schemes.scheme import Scheme
@@ -57,11 +57,6 @@ def _of_header(text: bytes, data: bytes = bytes(25)) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def take_safetensors(raw: bytes) -> None:
-    length = safetensors.header_length(raw[:24], "f.safetensors", len(raw))
-    safetensors.parse_header(raw[8 : 8 + length], "f.safetensors", len(raw))
-
-
 @cache
 def configs() -> Sequence[bytes]:
     found = [path.read_bytes() for path in sorted((TESTS / "memory" / "configs").glob("*.json"))]
@@ -75,36 +70,11 @@ def configs() -> Sequence[bytes]:
     return [*found, *as_json(*({**plain, "quantization_config": each} for each in settings))]
 
 
-def _shape(raw: bytes) -> Any:
-    return shape_from_config(load_object(raw, "config.json", unique=False))
-
-
 def take_estimate(raw: bytes) -> None:
-    shape = _shape(raw)
+    shape = shape_from_config(load_object(raw, "config.json", unique=False))
     # What is known to be too slow: an estimate walks each layer, so that thousands take minutes.
     if len(shape.layers) <= MOST_LAYERS:
         estimate(shape, PLAN, allocator=False)
-
-
-def _gguf_seeds() -> Sequence[bytes]:
-    def text(found: str) -> bytes:
-        return struct.pack("<Q", len(found)) + found.encode()
-
-    def number(key: str, value: int) -> bytes:
-        return text(f"llama.{key}") + struct.pack("<II", 4, value)
-
-    known = [
-        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
-        text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
-        *(number(key, 32) for key in ("embedding_length", "block_count", "feed_forward_length")),
-        *(number(f"attention.{key}", 2) for key in ("head_count", "head_count_kv")),
-    ]
-    infos = [
-        text("token_embd.weight") + struct.pack("<IQQIQ", 2, 32, 4, 8, 0),
-        text("output_norm.weight") + struct.pack("<IQIQ", 1, 32, 0, 160),
-    ]
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(known)) + b"".join(known + infos)
-    return [head + bytes(-len(head) % 32) + bytes(136 + 24 + 128)]
 
 
 def take_gguf(raw: bytes) -> None:
@@ -142,12 +112,6 @@ MORE = {
     "tensors": ["a"], "row": 1, "column": 2, "tries": 3, "by": "kl", "limit": 6.0,
     "settings": {"schemes": ["int4"], "text": None, "windows": 2},
 }  # fmt: skip
-
-
-def take_request(raw: bytes) -> None:
-    request = parse_request(raw)
-    if request.method in OPERATIONS:
-        OPERATIONS[request.method].read(request.method, request.params)
 
 
 def take_operation(raw: bytes) -> None:
@@ -245,15 +209,17 @@ ADAPTER = {
 }  # fmt: skip
 
 TARGETS: dict[str, Target] = {
-    "safetensors": Target(lambda: [_of_header(*as_json(HEADER))], take_safetensors, json=False),
-    "header": Target(lambda: as_json(HEADER), lambda raw: take_safetensors(_of_header(raw))),
+    "safetensors": Target(
+        lambda: [_of_header(*as_json(HEADER))],
+        lambda raw: open_model(file_of(raw, "input.safetensors")),
+        json=False,
+    ),
     "index": Target(
         lambda: as_json({"weight_map": {"a": "x.safetensors", "b": "./d/y.safetensors"}}),
         lambda raw: layout.read_index(raw, "f.index.json"),
     ),
-    "config": Target(configs, _shape),
     "estimate": Target(configs, take_estimate),
-    "gguf": Target(_gguf_seeds, take_gguf, json=False),
+    "gguf": Target(BLOCKS.seeds, take_gguf, json=False),
     "scheme": Target(
         lambda: [name.encode() for name in SCHEMES],
         lambda raw: Scheme.parse(raw.decode("utf-8", "replace")),
@@ -271,13 +237,6 @@ TARGETS: dict[str, Target] = {
         json=False,
     ),
     "state": Target(lambda: as_json(STATE), lambda raw: read_state(file_of(raw))),
-    "request": Target(
-        lambda: as_json(*(
-            {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}}
-            for name in OPERATIONS
-        )),
-        take_request,
-    ),
     "operation": Target(_operation_seeds, take_operation),
     "checkpoint": Target(
         lambda: as_json(HEADER | {

@@ -48,7 +48,7 @@ CORPUS = (
     ("recording", b"[" * 100_000),
     ("recording", b'{"told":"header","schema_version":1' + b"0" * 400 + b"}"),
     ("recording", _RECORDING.replace(b'"tokens":256', b'"tokens":' + b"9" * 400)),
-    ("request", b'{"id":[],"method":{}}\n'),
+    ("operation", b'{"id":[],"method":{}}\n'),
     ("event", b'{"event":{},"id":[],"data":[]}\n'),
     (
         "event",
@@ -78,8 +78,8 @@ CORPUS = (
     ("profile", _changed("profile", (b": 67108864", b": " + b"9" * 400))),
     ("baseline", _changed("baseline", (b'"bytes": 500', b'"bytes": -Infinity'))),
     ("assignment", b'{"sensitivity": {"assignment": [{"tensor": []}]}}'),
-    ("config", _changed("config", (b"-:.*o_proj", b"-:([a-z_.0-9]+)+,"))),
-    ("config", _changed("config", (b"-:.*o_proj", b"-:a{99999999999}"))),
+    ("estimate", _changed("estimate", (b"-:.*o_proj", b"-:([a-z_.0-9]+)+,"))),
+    ("estimate", _changed("estimate", (b"-:.*o_proj", b"-:a{99999999999}"))),
     ("packed", _changed("packed", (b'"bits": 3', b'"bits": 3'), (b"[6, 32]", b"[0, 32]"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:((((.+)+)+)+)+,$"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:a{99999999999}"))),
@@ -105,7 +105,7 @@ CORPUS = (
     ("packed", _changed("packed", (b'["I8", [8, 64]]', b'["' + b"a" * 5000 + b'", [8, 64]]'))),
     ("packed", _changed("packed", (b'"num_bits": 4', b'"num_bits": "' + b"a" * 5000 + b'"'))),
     ("packed", _changed("packed", (b'["I64", [2], [8, 64]]', b'["I64", [8, 64]]'))),
-    ("config", _changed("config", (b'["LlamaForCausalLM', b'["LlamaForCausalLM' + _DIGITS))),
+    ("estimate", _changed("estimate", (b'["LlamaForCausalLM', b'["LlamaForCausalLM' + _DIGITS))),
     ("checkpoint", _changed("checkpoint", (b"layers.0.v", b"layers." + _DIGITS + b".v"))),
     ("plan", b'{"loss": "000000000001' + _DIGITS + b'"}'),
 )
@@ -135,7 +135,7 @@ def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> No
 
 
 #: Files of a model, which anybody may have made.
-FILES = ("safetensors", "header", "index", "config", "gguf", "packed")
+FILES = ("safetensors", "index", "gguf", "checkpoint", "packed")
 
 
 @pytest.mark.parametrize(

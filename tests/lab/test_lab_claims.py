@@ -52,21 +52,6 @@ def test_the_formula_and_the_cast_lose_the_same_updates():
         assert abs(lost / wanted - formula) < 1e-3
 
 
-def test_more_is_lost_as_the_rate_falls_and_gains_near_one_lose_all():
-    weight, u = some_weights()
-
-    for name in ["bf16", "fp16", "e4m3", "int8"]:
-        storage = rounding.STORAGES[name]
-        shares = []
-        for rate in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-            wanted, lost, _, _ = survive.reach(storage, weight, -rate * u)
-            shares.append(lost / wanted)
-        assert shares == sorted(shares)
-    gains = 1 + 0.05 * torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    wanted, lost, _, _ = survive.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
-    assert lost / wanted > 0.99
-
-
 def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
     weight, u = some_weights()
     storage = rounding.STORAGES["bf16"]
@@ -81,52 +66,22 @@ def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
 
 @pytest.mark.slow
 def test_runs_keep_the_share_that_one_step_keeps():
-    """The runs keep 4 % to nearest and 99 % stochastically. After 8 steps INT8 to nearest is 0.042
-    behind, and 0.0005 stochastically; torchao's own are in test_lab_lowbit.py."""
-
-    def of(windows, *jobs, **given):
-        with little_held_out(windows):
-            _, found = outcomes_of("underflow", *jobs, **given)
-        run = {r["stored"].split(",")[0]: r for r in found.rows if "steps run" in r["stored"]}
-        shares = [r for r in found.rows if r["part"] == "all" and "kept" in r]
-        return run, shares, found.verdict
-
+    """The runs keep 4 % to nearest and 99 % stochastically. torchao's own are in
+    test_lab_lowbit.py."""
     runs = ("fp32", "nearest", "stochastic")
-    run, shares, said = of(32, "updates", "null", *runs, lr=1e-5, steps=12)
-    assert "BF16 alone keeps 90% of every tensor from lr 0.01 on." in said  # norms are the last
+    with little_held_out(16):
+        _, found = outcomes_of("underflow", "updates", "null", *runs, lr=1e-5, steps=8)
+    run = {r["stored"].split(",")[0]: r for r in found.rows if "steps run" in r["stored"]}
+    shares = [r for r in found.rows if r["part"] == "all" and "kept" in r]
+    # Norms are the last.
+    assert "BF16 alone keeps 90% of every tensor from lr 0.01 on." in found.verdict
     assert run["bf16 nearest"]["gain"] < 0.15
     assert run["bf16 stochastic"]["gain"] > 0.9
     here = next(r for r in shares if (r["stored"], r["lr"]) == ("bf16", 1e-5))
-    assert run["bf16 nearest"]["gain"] == pytest.approx(here["kept"], abs=0.05)
+    assert run["bf16 nearest"]["gain"] == pytest.approx(here["kept"], abs=0.06)
     for stored in ("bf16", "fp16", "e4m3", "int8"):
         lost = [r["lost"] for r in shares if r["stored"] == stored]  # from the largest rate on
         assert lost == sorted(lost)
-    run, *_ = of(4, *runs, lr=3e-4, steps=8, store="int8")
-    assert run["int8 nearest"]["d"] > 0.03
-    assert abs(run["int8 stochastic"]["d"]) < 0.003
-
-
-# --- terms without effect
-
-
-def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
-    """torch.optim.AdamW itself, with gradients of zero."""
-
-    def moved(rate, decay, foreach):
-        weight = torch.nn.Parameter((torch.randn(4096) * 0.02).bfloat16())
-        start = weight.detach().clone()
-        optimizer = torch.optim.AdamW([weight], lr=rate, weight_decay=decay, foreach=foreach)
-        for _ in range(100):
-            weight.grad = torch.zeros_like(weight)
-            optimizer.step()
-        return float((weight.detach() != start).float().mean())
-
-    for rate, decay, share, foreach in [
-        (rate, decay, share, foreach)
-        for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
-        for foreach in (False, True)
-    ]:
-        assert moved(rate, decay, foreach) == share
 
 
 # --- second moments that cannot fall
@@ -191,9 +146,16 @@ def made_operands(monkeypatch):
     monkeypatch.setattr("qtui_core.lab.experiments.matmul.capture", made)
 
 
-def orders(rows):
-    """The schemes' errors are in the order that theory predicts, for any model."""
-    at = {row["scheme"]: row for row in rows}
+def test_products_lose_in_the_order_of_their_scales(monkeypatch):
+    """The order that theory predicts, for any model."""
+    made_operands(monkeypatch)
+    integers = ("int8 row", "int8 tile", "int8 tensor")
+    names = (*integers, "fp8 unscaled", "fp8 tensor e5m2", "fp8 tensor", "fp8 row")
+    outcomes = {
+        "schemes": matmul.schemes(None, "", names, IDLE),
+        "axis": matmul.axis(None, "", IDLE),
+    }
+    at = {row["scheme"]: row for row in matmul.conclude({}, outcomes).rows}
     for product in ("dx", "dw"):
         row, tile, tensor = (at[f"int8 {kind}"][product] for kind in ("row", "tile", "tensor"))
         assert row < tile < tensor, product
@@ -206,19 +168,6 @@ def orders(rows):
     )
     assert folded < again < mean
     assert mean > 5 * again
-
-
-_SCHEMES = ("int8 row", "int8 tile", "int8 tensor", "fp8 unscaled", "fp8 tensor e5m2")
-
-
-def test_products_lose_in_the_order_of_their_scales(monkeypatch):
-    made_operands(monkeypatch)
-    names = (*_SCHEMES, "fp8 tensor", "fp8 row")
-    outcomes = {
-        "schemes": matmul.schemes(None, "", names, IDLE),
-        "axis": matmul.axis(None, "", IDLE),
-    }
-    orders(matmul.conclude({}, outcomes).rows)
 
 
 # --- layers add up, and twins stay together
@@ -265,7 +214,7 @@ def test_states_of_eight_bits_train_the_demo_as_fp32_does():
     """The disturbed twin determines the floor."""
     names = ("torchao 8-bit", "torchao 4-bit")
     with little_held_out():
-        _, result = conducted("optimizers", steps=14, optimizers=names)
+        _, result = conducted("optimizers", steps=8, optimizers=names)
     assert result.findings.floor < 3e-4
     at = {row["states"]: row for row in result.findings.rows}
     assert abs(at["torchao 8-bit"]["d"]) < 0.003

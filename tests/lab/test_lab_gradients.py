@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from lab_runs import fits
+from lab_runs import conducted, fits
 from lazy_imports import LazyImport
 
 from qtui_core.formats.catalog import FORMATS
@@ -114,16 +114,6 @@ def outcomes():
     }
 
 
-def test_a_scale_that_falls_for_as_long_as_float32_has_numbers_is_told():
-    found = lossscale.conclude(
-        experiment_named("lossscale").settle({}),
-        {"from 1": lossscale.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight")},
-    )
-    assert "a.weight has a gradient that is not finite" in found.rows[0]["cause"]
-    assert found.rows[0]["ends"] is None
-    assert found.pictures[0].lines[0].y == (0.0, -1.0, None)
-
-
 def test_what_is_said_holds_whatever_is_done_so_far():
     settings = experiment_named("lossscale").settle({})
     whole = outcomes()
@@ -158,16 +148,20 @@ def test_dropout_is_no_error_of_a_format(tmp_path):
     assert torch.equal(one, run)
 
 
-def test_a_scale_that_never_fell_is_told_too():
-    calm = lossscale.ScalerRun((1.0, 1.0, 2.0), 0, 0)
-    found = lossscale.conclude(experiment_named("lossscale").settle({}), {"from 2^0": calm})
-    assert found.verdict == "GradScaler, from 2^0, skipped no step."
+def test_unusual_courses_of_a_scale_are_told():
+    def concluded(**outcomes):
+        given = {key.replace("_", " "): run for key, run in outcomes.items()}
+        return lossscale.conclude(experiment_named("lossscale").settle({}), given)
 
-
-def test_nothing_is_recommended_for_gradients_of_zero():
+    found = concluded(from_2=lossscale.ScalerRun((1.0, 1.0, 2.0), 0, 0))
+    assert found.verdict == "GradScaler, from 2, skipped no step."
+    # It falls for as long as float32 has numbers.
+    found = concluded(from_1=lossscale.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight"))
+    assert "a.weight has a gradient that is not finite" in found.rows[0]["cause"]
+    assert found.rows[0]["ends"] is None
+    assert found.pictures[0].lines[0].y == (0.0, -1.0, None)
     zero = ranges.magnitudes(torch.zeros(4))
-    seen = lossscale.LabGradients(zero, zero, zero, ERRORS)
-    found = lossscale.conclude(experiment_named("lossscale").settle({}), {"gradients": seen})
+    found = concluded(gradients=lossscale.LabGradients(zero, zero, zero, ERRORS))
     assert found.verdict == (
         "Every gradient but the head's is zero here, so there is nothing to scale."
     )
@@ -191,13 +185,9 @@ def test_a_gradient_that_no_scale_helps_is_told_from_an_overflow(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_scaler_that_starts_too_high_comes_down(
-    monkeypatch,
-):
-    from lab_runs import conducted
-
+def test_a_scaler_that_starts_too_high_comes_down(monkeypatch):
     monkeypatch.setattr("qtui_core.lab.experiments.lossscale.SCALES", (0, 4, 16, 24))
-    _, result = conducted("lossscale", steps=14, starts=(1.0, 2.0**24), interval=10, lr=1e-3)
+    _, result = conducted("lossscale", steps=9, starts=(1.0, 2.0**24), interval=6, lr=1e-3)
     rows = {row["what"]: row for row in result.findings.rows if "skipped" in row}
     high, low = rows["GradScaler, from 2^24"], rows["GradScaler, from 2^0"]
     assert 3 < high["skipped"] < 15

@@ -105,13 +105,6 @@ def test_the_update_of_one_pass_is_that_of_the_library():
     assert found["zero 4-bit all"] == found["zero bf16 all"] == 0  # neither has a zero
 
 
-def test_moments_of_bf16_are_on_its_grid_and_the_update_is_of_them():
-    _, found = stepped("bf16", (64, 128))
-    for state in found.state.values():
-        for key in ("exp_avg", "exp_avg_sq"):
-            assert torch.equal(state[key], state[key].bfloat16().float())
-
-
 def test_maps_of_one_pass_are_those_of_torchao():
     """A moment that passed through torchao's own state, and through the emulation."""
     from torchao.optim.subclass_4bit import OptimState4bit
@@ -161,11 +154,7 @@ def test_a_library_that_is_not_there_is_a_sentence(monkeypatch):
     every(["torchao 4-bit", "bitsandbytes 8-bit"], sentence)
 
 
-PASSED = {
-    "pass 8-bit all": 0.1,
-    "pass 8-bit matrices": 0.02,
-    "pass 8-bit embedding": 1.2,
-}
+PASSED = {"pass 8-bit all": 0.1, "pass 8-bit matrices": 0.02, "pass 8-bit embedding": 1.2}
 
 
 def outcomes(eight=0.0, four=0.002):

@@ -210,7 +210,7 @@ def test_a_kernel_that_is_wrong_or_missing_is_a_sentence(monkeypatch):
 @pytest.mark.slow
 def test_an_experiment_in_two_processes_computes_what_one_of_a_thread_does():
     before = torch.get_num_threads()
-    given = {"steps": 3, "recipes": ("bf16", "int8 weights"), "task": "nano"}
+    given = {"steps": 3, "recipes": ("int8 weights",), "task": "nano"}
     try:
         told, _ = conducted("lowbit", processes=2, **given)
         torch.set_num_threads(1)
@@ -264,11 +264,6 @@ def test_a_device_that_is_not_here_is_refused_in_a_sentence(monkeypatch):
     tasks.use_device("cpu")
 
 
-def test_every_experiment_can_be_told_its_device():
-    told = {row.name for row in EXPERIMENTS if "device" in {s.name for s in row.settings}}
-    assert told == {row.name for row in EXPERIMENTS}
-
-
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -276,6 +271,7 @@ def test_every_experiment_is_on_the_page_with_its_picture():
     page = (DOCS / "lab.md").read_text()
 
     for row in EXPERIMENTS:
+        assert "device" in {setting.name for setting in row.settings}
         assert f"## {row.question}" in page
         assert f"`qtui lab {row.name}`" in page
         assert f"](lab/{row.name}.svg)" in page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, get_args
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from made_by_types import instances_of
 
 from qtui_core.live.recording import KINDS, from_line, to_line
-from qtui_core.live.snapshot import SCHEMA_VERSION, RecordingHeader, Sample, Snapshot, StepTaken
+from qtui_core.live.snapshot import SCHEMA_VERSION, RecordingHeader, Sample, Snapshot
 from qtui_core.recorded_lines import LineError
 
 
@@ -39,12 +38,6 @@ def test_a_line_says_what_was_said(name, data):
 
 def test_every_kind_of_snapshot_has_a_name():
     assert set(KINDS.values()) >= set(get_args(Snapshot))
-
-
-def test_a_loss_that_is_no_number_stays_one():
-    told = from_line(to_line(StepTaken(1.5, 3, math.nan, 0.25, 64)))
-    assert isinstance(told, StepTaken)
-    assert math.isnan(told.loss)
 
 
 def test_what_later_versions_add_is_left_out():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from slow_timeline import composition
 from test_live_recording import HEADER
 
 from qtui_core.live.predict import predict, warning_of
@@ -17,7 +18,6 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
-from tests.support.slow_timeline import composition
 
 PLANS = {
     "qlora": RunPlan(method="qlora", batch=1, sequence=128),

@@ -20,10 +20,9 @@ from qtui_core.memory.replay.record import (
     RepeatedEvents,
 )
 from qtui_core.memory.replay.timeline import Timeline
-from qtui_core.memory.step.device_events import for_allocator, with_workspaces
+from qtui_core.memory.step.device_events import with_workspaces
 from qtui_core.memory.step.run import record_step
 from tests.memory.test_memory_unfolding import GEMMA3, GPT2, LLAMA, PLANS, planned, shape_of
-from tests.support.slow_allocator import slow_run
 from tests.support.slow_timeline import buffers_of, composition, live_after, operation_at
 
 CASES = [
@@ -121,17 +120,6 @@ def test_the_allocator_finds_the_same_either_way(recorded, segments, parts):
     # If the device becomes full in the middle, the event is named for which there was no room.
     full = AllocatorSettings(segments, run.peak.reserved // 2)
     assert simulate(recorded, full) == simulate(events, full)
-
-
-def test_the_allocator_is_the_slow_one_on_a_step():
-    shape = shape_of(LLAMA, 5)
-    plan = planned(PLANS["inference"], shape)
-    events = for_allocator(with_workspaces(record_step(shape, plan).events, plan), plan)
-    levels, _ = slow_run(list(events), AllocatorSettings())
-    run = simulate(events)
-    assert run.peak.reserved == max(level.reserved for level in levels)
-    assert run.peak.allocated == max(level.allocated for level in levels)
-    assert run.end == levels[-1]
 
 
 def test_events_that_are_calls_already_stay():

@@ -170,7 +170,7 @@ os.dup2(2, 1)
 sys.path[:0] = sys.argv[1:]
 from test_memory_trace import _profiled
 from qtui_core.memory.plan.run_plan import resolve_for
-from stored_config import stored_as
+from tracing import stored_as
 from qtui_core.training.tracing.trace import record
 cases = pickle.load(sys.stdin.buffer)
 cases = [(config, resolve_for(stored_as(config), plan)) for config, plan in cases]

@@ -126,18 +126,6 @@ class Copy:
             "PYTHONPATH": str(self.root),
             "TMPDIR": str(folder),
         }
-        self._check_imports(folder)
-
-    def _check_imports(self, elsewhere: Path) -> None:
-        """Checks that tests, and programs that they start anywhere, import the copy and not a
-        checkout."""
-        places = ", ".join(f"__import__({package!r}).__file__" for package in PACKAGES)
-        for options in ((), ("-P",)):
-            told = subprocess.run(
-                [sys.executable, *options, "-c", f"print({places})"],
-                cwd=elsewhere, env=self.environment, capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            assert all(Path(p).is_relative_to(self.root) for p in told.stdout.split()), told.stdout
 
     def noticed(self, mutation: Mutation, known: str) -> str | None:
         """The first test that fails with the mistake, or TIMEOUT; None if none does. `known` is a

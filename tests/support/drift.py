@@ -37,7 +37,6 @@ class Agreement:
         standing: bytes alive when the first step begins, on the tape and in the real classes.
         tape, real: the most bytes alive by phase, such as "forward 2".
         failed: a sentence if a recording failed, else "".
-        seconds: of both recordings together.
     """
 
     difference: str | None = None
@@ -45,7 +44,6 @@ class Agreement:
     tape: Mapping[str, int] | None = None
     real: Mapping[str, int] | None = None
     failed: str = ""
-    seconds: float = 0.0
 
     @property
     def error(self) -> float:

@@ -81,7 +81,7 @@ def over(names: str | tuple[str, ...], cases: Iterable[Any], ids: Any = str) -> 
                         test(**{**fixtures, **own})
 
         rest = [each for name, each in signature.parameters.items() if name not in keys]
-        run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=rest)
         return run
 
     return decorate

@@ -39,7 +39,7 @@ def _shorter() -> None:
         os.truncate(file.path, 4096)
         return view
 
-    LocalFile.read = cut  # type: ignore[method-assign]
+    LocalFile.read = cut
 
 
 def _full_disk() -> None:
@@ -86,9 +86,9 @@ def serve_run() -> None:
         leave_at_once(code)
 
     lines, leave_at_once = worker._RunWork._last, os._exit
-    PhaseReporter.phase = phase  # type: ignore[method-assign]
-    worker._RunWork._last = last  # type: ignore[method-assign]
-    os._exit = leave  # type: ignore[assignment]
+    PhaseReporter.phase = phase
+    worker._RunWork._last = last
+    os._exit = leave
     worker.main()
 
 

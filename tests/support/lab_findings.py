@@ -92,4 +92,4 @@ def result(**changed: object) -> LabResult:
         "findings": findings,
         "ended": "done",
     }
-    return LabResult(**(values | changed))  # type: ignore[arg-type]
+    return LabResult(**(values | changed))

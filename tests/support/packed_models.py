@@ -30,44 +30,14 @@ def save_model(
 
 
 def put_bits(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Packs columns of codes `[n, m]` into 32-bit words `[n·bits/32, m]`, one bit after the
-    other."""
+    """Packs columns of codes `[n, m]` into 32-bit words `[n·bits/32, m]`, one bit after the other,
+    as AutoGPTQ's schedule for 3 bits does, too."""
     rows, columns = codes.shape
     words = np.zeros((-(-rows * bits // 32), columns), np.uint32)
-    for k in range(rows):
-        for b in range(bits):
-            position = k * bits + b
-            bit = (codes[k].astype(np.uint32) >> b) & 1
-            words[position // 32] |= bit << np.uint32(position % 32)
+    for place in range(rows * bits):
+        bit = (codes[place // bits].astype(np.uint32) >> place % bits) & 1
+        words[place // 32] |= bit << np.uint32(place % 32)
     return words.view(np.int32)
-
-
-def pack_three_bits(codes: np.ndarray) -> np.ndarray:
-    """AutoGPTQ's schedule for 3 bits, 32 codes in three words: ten, one across, ten, one across,
-    ten."""
-    out = np.zeros((len(codes) // 32 * 3, codes.shape[1]), np.uint32)
-    codes = codes.astype(np.uint32)
-    i = row = 0
-    while row < len(out):
-        for j in range(i, i + 10):
-            out[row] |= codes[j] << np.uint32(3 * (j - i))
-        i += 10
-        out[row] |= codes[i] << np.uint32(30)
-        row += 1
-        out[row] |= (codes[i] >> np.uint32(2)) & 1
-        i += 1
-        for j in range(i, i + 10):
-            out[row] |= codes[j] << np.uint32(3 * (j - i) + 1)
-        i += 10
-        out[row] |= codes[i] << np.uint32(31)
-        row += 1
-        out[row] |= (codes[i] >> np.uint32(1)) & 3
-        i += 1
-        for j in range(i, i + 10):
-            out[row] |= codes[j] << np.uint32(3 * (j - i) + 2)
-        i += 10
-        row += 1
-    return out.view(np.int32)
 
 
 def gptq_layer(
@@ -94,9 +64,8 @@ def gptq_layer(
         index = rng.permutation(index)
     weight = scales.astype(np.float64)[index] * (codes - zeros[index])
     stored = zeros if v2 else (zeros - 1) % (1 << bits)
-    pack = pack_three_bits if bits == 3 and inputs % 32 == 0 else lambda c: put_bits(c, bits)
     tensors = {
-        "qweight": pack(codes),
+        "qweight": put_bits(codes, bits),
         "qzeros": np.ascontiguousarray(put_bits(stored.T, bits).T),
         "scales": scales,
     }

@@ -1,15 +1,12 @@
-"""Compares two recordings of one run, allocation by allocation.
-
-The recordings of an estimate and of a trace have the same form. Imports only the standard library.
-"""
+"""Compares two recordings of one run, of an estimate and of a trace, allocation by allocation."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import NamedTuple
 
-from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
@@ -27,62 +24,21 @@ _STANDING = (Phase.LOAD.value, Phase.PREPARE.value)
 _UNORDERED = ("", *_STANDING, Phase.OPTIMIZER.value)
 
 
-@dataclass(frozen=True)
-class TracedAllocation:
-    """One allocation of a step, and what is alive when it is made.
+class TracedAllocation(NamedTuple):
+    """One allocation of a step: its bytes as requested; the bytes alive after it, rounded as the
+    allocator does, less those alive when the first step began; what and where it is."""
 
-    Attributes:
-        phase: with a number for its occurrence, as "forward 2".
-        layer: the current layer, OUTSIDE for none.
-        operation, module: in which it was made, empty if unknown.
-        what: its label.
-        bytes: as requested.
-        live: bytes alive after it, rounded as the allocator does, less those alive when the first
-            step began.
-    """
-
-    phase: str
-    layer: int
-    operation: str
-    module: str
-    what: str
     bytes: int
     live: int
+    place: str
 
     def __str__(self) -> str:
-        where = f" of {self.module}" if self.module else ""
-        layer = f", layer {self.layer}" if self.layer != OUTSIDE else ""
-        return (
-            f"{self.what} in {self.operation or 'no operation'}{where} ({self.phase}{layer}): "
-            f"{self.bytes:,} bytes, {self.live:,} alive"
-        )
+        return f"{self.place}: {self.bytes:,} bytes, {self.live:,} alive"
 
 
-@dataclass(frozen=True)
-class FirstDifference:
-    """The first allocation in which two recordings differ.
-
-    Attributes:
-        index: how many allocations of the steps agree before it.
-        first, second: of the two recordings; None if one of them has ended.
-        last: the last allocation that agrees.
-    """
-
-    index: int
-    first: TracedAllocation | None
-    second: TracedAllocation | None
-    last: TracedAllocation | None
-
-    def __str__(self) -> str:
-        return (
-            f"After {self.index:,} allocations that agree (the last: {self.last or 'none'}) one "
-            f"has {self.first or 'no more'}; the other {self.second or 'no more'}."
-        )
-
-
-def first_difference(a: Recording, b: Recording, smallest: int = 0) -> FirstDifference | None:
-    """The first allocation, in order, whose bytes differ or before which something else was freed;
-    None if the recordings agree.
+def first_difference(a: Recording, b: Recording, smallest: int = 0) -> str | None:
+    """The first allocation, in order, whose bytes differ or before which something else was freed,
+    in words; None if the recordings agree.
 
     Not compared are what is alive when the first step begins (see `standing_bytes`) and allocations
     below `smallest` bytes; of the optimizer's allocations only those that remain are.
@@ -90,8 +46,11 @@ def first_difference(a: Recording, b: Recording, smallest: int = 0) -> FirstDiff
     last = None
     pairs = zip_longest(allocations(a, smallest), allocations(b, smallest))
     for index, (one, other) in enumerate(pairs):
-        if one is None or other is None or (one.bytes, one.live) != (other.bytes, other.live):
-            return FirstDifference(index, one, other, last)
+        if one is None or other is None or one[:2] != other[:2]:
+            return (
+                f"After {index:,} allocations that agree (the last: {last or 'none'}) one has "
+                f"{one or 'no more'}; the other {other or 'no more'}."
+            )
         last = one
     return None
 
@@ -109,10 +68,14 @@ def allocations(recording: Recording, smallest: int = 0) -> Iterator[TracedAlloc
             sizes[event[1]] = size
             live += size
             if phase not in _UNORDERED and event[2] >= smallest:
+                where = f" of {module}" * bool(module)
+                at = f", layer {layer}" * (layer != OUTSIDE)
                 yield TracedAllocation(
-                    f"{phase} {phases[phase]}",
-                    layer, operation, module, event[3].what, event[2], live,
-                )  # fmt: skip
+                    event[2],
+                    live,
+                    f"{event[3].what} in {operation or 'no operation'}{where} "
+                    f"({phase} {phases[phase]}{at})",
+                )
         elif kind == FREE:
             live -= sizes.pop(event[1])
         elif kind == LAYER:

@@ -19,8 +19,10 @@ from typing import Any
 
 from qtui_core.child_environment import child_environment
 from qtui_core.errors import QtuiError
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan, Stored
 from qtui_core.memory.replay.record import Recording
+from qtui_core.memory.shape.config_reader import Config, stored_dtype
+from qtui_core.memory.shape.packings import packing_of
 
 _RUN = Path(__file__).with_name("tracing_run.py")
 
@@ -48,8 +50,6 @@ class TracingProcess:
     def ask(self, question: str, *about: Any) -> Any:
         """The answer of the function of that name. Raises RuntimeError if the process ended."""
         asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert answers is not None
         with self._one_at_a_time:
             try:
                 pickle.dump((question, about), asked)
@@ -74,9 +74,15 @@ def traced(*cases: Case) -> list[Recording]:
     for result in results:
         if isinstance(result, QtuiError):
             raise result
-    return results  # type: ignore[return-value]
+    return results
 
 
 def traced_or_refused(*cases: Case) -> list[Recording | QtuiError]:
     """The recording of each case, or the error it raised."""
     return [tracing_process("cuda", 0).ask("recorded", *case) for case in cases]
+
+
+def stored_as(config: dict[str, Any]) -> Stored:
+    """How a checkpoint of any family is stored, from its config.json alone."""
+    packing = packing_of(config)
+    return Stored(stored_dtype(Config(config)), None if packing is None else packing.quant)

@@ -10,7 +10,6 @@ agree between machines only to rounding.
 import argparse
 import json
 import math
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,40 +23,26 @@ SEED = 20261121
 BATCH, WINDOW = 16, 256
 PEAK_RATE, FLOOR_RATE, WARMUP = 2e-3, 1e-4, 100
 WEIGHT_DECAY = 0.1
+HELD_BACK_BYTES = 128 * 1024
 
 #: Every Linear dimension is a multiple of 64, so that block and group sizes in use divide
 #: it, and two query heads share a KV head, so that grouped attention is there to be seen.
 CONFIG = LlamaConfig(
-    vocab_size=256,
-    hidden_size=256,
-    intermediate_size=704,
-    num_hidden_layers=6,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=64,
-    max_position_embeddings=2048,
-    rope_theta=10000.0,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=False,
-    bos_token_id=0,
-    eos_token_id=0,
-    dtype="bfloat16",
-    architectures=["LlamaForCausalLM"],
-)
-
-
-HELD_BACK_BYTES = 128 * 1024
+    vocab_size=256, hidden_size=256, intermediate_size=704, num_hidden_layers=6,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=2048,
+    rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=0,
+    eos_token_id=0, dtype="bfloat16", architectures=["LlamaForCausalLM"],
+)  # fmt: skip
 
 
 def read_corpus() -> tuple[bytes, bytes]:
     """Training text and held-back text, each the concatenation of whole files separated by
     a zero byte. The held-back text is cut to HELD_BACK_BYTES at a line end."""
-    training: list[bytes] = []
-    held_back: list[bytes] = []
+    parts: dict[bool, list[bytes]] = {False: [], True: []}
     for path, held in corpus_files():
-        (held_back if held else training).append(path.read_bytes())
-    excerpt = b"\0".join(held_back)[:HELD_BACK_BYTES]
-    return b"\0".join(training), excerpt[: excerpt.rfind(b"\n") + 1]
+        parts[held].append(path.read_bytes())
+    excerpt = b"\0".join(parts[True])[:HELD_BACK_BYTES]
+    return b"\0".join(parts[False]), excerpt[: excerpt.rfind(b"\n") + 1]
 
 
 def learning_rate(step: int, steps: int) -> float:
@@ -69,7 +54,7 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 def train(text: bytes, steps: int) -> LlamaForCausalLM:
-    """A model trained for `steps` batches of random windows of `text`.
+    """A model trained for `steps` batches of random windows of `text`, a token a byte.
 
     Weights and optimizer are float32; products run in bfloat16 under autocast.
     """
@@ -83,7 +68,6 @@ def train(text: bytes, steps: int) -> LlamaForCausalLM:
         betas=(0.9, 0.95),
     )
     picks = torch.Generator().manual_seed(SEED)
-    started = time.monotonic()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps)
@@ -96,9 +80,19 @@ def train(text: bytes, steps: int) -> LlamaForCausalLM:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 50 == 0 or step == steps - 1:
-            elapsed = time.monotonic() - started
-            print(f"step {step:5d}  loss {loss.item():.4f}  {elapsed:7.0f} s", flush=True)
-    return model.eval()
+            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+    return model
+
+
+@torch.no_grad()
+def mean_loss(folder: Path, text: bytes, window: int = 256) -> float:
+    """Mean cross entropy in nats per byte of the model in `folder`, its weights widened to float32,
+    over non-overlapping windows of `text`. The first byte of each is given and not predicted."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    windows = tokens[: len(tokens) // window * window].view(-1, window)
+    losses = [model(part[None], labels=part[None]).loss.item() for part in windows]
+    return sum(losses) / len(losses)
 
 
 def write(model: LlamaForCausalLM, held_back: bytes, folder: Path, steps: int) -> None:
@@ -111,56 +105,23 @@ def write(model: LlamaForCausalLM, held_back: bytes, folder: Path, steps: int) -
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(CONFIG.to_json_string(use_diff=False) + "\n")
     (folder / "held_back.txt").write_bytes(held_back)
+    shares = [n / len(held_back) for n in Counter(held_back).values()]
     measured = {
         "steps": steps,
         "tokens": steps * BATCH * WINDOW,
         "parameters": sum(t.numel() for t in weights.values()),
-        "held_back_loss": round(mean_loss(load(folder), held_back), 4),
-        "held_back_unigram_loss": round(unigram_loss(held_back), 4),
+        "held_back_loss": round(mean_loss(folder, held_back), 4),
+        # Of the best model that knows only how often each byte occurs.
+        "held_back_unigram_loss": round(-sum(p * math.log(p) for p in shares), 4),
     }
     (folder / "losses.json").write_text(json.dumps(measured, indent=2) + "\n")
     print(json.dumps(measured))
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=2500)
     options = parser.parse_args()
     training, held_back = read_corpus()
-    print(f"{len(training):,} bytes to train on, {len(held_back):,} held back", flush=True)
     write(train(training, options.steps), held_back, options.folder, options.steps)
-
-
-if __name__ == "__main__":
-    main()
-
-
-def unigram_loss(text: bytes) -> float:
-    """Nats per byte of the best model that knows only how often each byte occurs in `text`."""
-    counts = Counter(text)
-    total = len(text)
-    return -sum(n / total * math.log(n / total) for n in counts.values())
-
-
-@torch.no_grad()
-def mean_loss(model: LlamaForCausalLM, text: bytes, window: int = 256, batch: int = 32) -> float:
-    """Mean cross entropy in nats per byte over non-overlapping windows of `text`.
-
-    A token is a byte. The first byte of a window is given and not predicted; a last
-    window shorter than `window` is left out.
-    """
-    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    windows = tokens[: len(tokens) // window * window].view(-1, window)
-    total = 0.0
-    for part in windows.split(batch):
-        logits = model(part[:, :-1]).logits.float()
-        total += torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum"
-        ).item()
-    return total / (windows.shape[0] * (window - 1))
-
-
-def load(folder: Path) -> LlamaForCausalLM:
-    """The model in `folder`, its BF16 weights widened to float32, in evaluation mode."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -42,24 +42,22 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     assert header.plan["quant"] == "nf4-dq"
     assert header.versions["torch"]
     # The prediction is reported first, and the measurements are close to it.
-    assert header.predicted is not None
     expected = {phase.name: phase.allocated_bytes for phase in header.predicted.phases}
     for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
         measured = ran.ended(phase, 2).peak_allocated_bytes
         assert abs(expected[phase] - measured) <= 0.06 * measured, phase
-    assert ran.events[-1] == End(ran.events[-1].seconds, "done")  # type: ignore[union-attr]
+    assert ran.events[-1] == End(ran.events[-1].seconds, "done")
     samples = ran.of(Sample)
     assert all(sample.rss_bytes > 100 << 20 for sample in samples)
     assert any(sample.allocated_bytes for sample in samples)
     # Times increase, except for a sample that was read while another line was being written.
-    seconds = [event.seconds for event in ran.events[1:] if not isinstance(event, Sample)]  # type: ignore[union-attr]
+    seconds = [event.seconds for event in ran.events[1:] if not isinstance(event, Sample)]
     assert seconds == sorted(seconds)
     assert "bitsandbytes" not in json.dumps(header.plan)
 
 
 def test_a_child_gives_signs_of_life_before_it_tells_anything() -> None:
     with subprocess.Popen(WORKER, stdin=PIPE, stdout=PIPE, env=CHILD) as child:
-        assert child.stdout is not None
         line = child.stdout.readline()
         child.kill()
     assert from_line(line) is None, line  # no line of a recording
@@ -95,7 +93,6 @@ def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
     process = started({"model": "demo", "plan": plan, "steps": None})
     told = hear_until(process, PhaseBegun, 4)  # import, load, prepare, forward
     time.sleep(0.3)
-    assert process.stdin is not None
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
     else:
@@ -133,13 +130,12 @@ def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
     say(process, "stop")
     ran = finished(process, told)
     assert ran.code == 0
-    assert ran.events[-1].reason == "stopped"  # type: ignore[union-attr]
+    assert ran.events[-1].reason == "stopped"
 
 
 def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
     process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
     hear_until(process, StepTaken)
-    assert process.stdout is not None
     process.stdout.close()
     assert process.wait(120) == 1
 

@@ -10,13 +10,7 @@ import pytest
 from lazy_imports import LazyImport
 from training_runs import conducted, configured
 
-from qtui_core.live.snapshot import (
-    AdaptersCompared,
-    LogMessage,
-    PhaseBegun,
-    PhaseEnded,
-    StepTaken,
-)
+from qtui_core.live.snapshot import AdaptersCompared, LogMessage, PhaseBegun, PhaseEnded, StepTaken
 
 torch = LazyImport("torch")
 
@@ -40,7 +34,7 @@ def test_the_loss_of_the_demo_falls_in_twenty_steps(method: str) -> None:
     assert ran.code == 0
     losses = ran.losses
     assert len(losses) == 20
-    assert mean(losses[-5:]) < 0.85 * mean(losses[:5])  # type: ignore[arg-type]
+    assert mean(losses[-5:]) < 0.85 * mean(losses[:5])
     # Phases begin in the same order in every step, and each ends where the next begins.
     steps = [ran.phases[i : i + 5] for i in range(len(ran.phases) - 100, len(ran.phases), 5)]
     assert steps == [[(n, phase) for phase in STEP] for n in range(1, 21)]
@@ -130,7 +124,7 @@ def test_a_text_file_is_learned(tmp_path: Path) -> None:
     text.write_text("a wolf and a lamb met at a brook. " * 3)
     plan = {"method": "full", "batch": 2, "sequence": 64, "dtype": "fp32"}
     ran = conducted("demo", plan, 8, data=str(text))
-    assert ran.losses[-1] < 0.5 * ran.losses[0]  # type: ignore[operator]
+    assert ran.losses[-1] < 0.5 * ran.losses[0]
     assert any("fable.txt: 102 tokens" in said.text for said in ran.of(LogMessage))
 
 

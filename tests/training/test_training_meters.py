@@ -117,35 +117,29 @@ def test_a_driver_that_says_nothing_leaves_what_torch_says(counters: SimpleNames
     assert (sample.power_watts, sample.utilisation_percent, sample.clock_mhz) == (None, None, None)
 
 
-def test_where_no_process_is_told_apart_it_is_what_came_since_it_began(
-    counters: SimpleNamespace,
-) -> None:
-    used = [3 * GIB]
-    nvml = fake_nvml(
-        nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
-            used=used[0], total=24 * GIB, free=24 * GIB - used[0], reserved=0
-        ),
-        nvmlDeviceGetComputeRunningProcesses=[process(1, None), process(2, None)],
-    )
-    meter = CudaMeter(DeviceReader(0, nvml=nvml))
-    used[0] = 8 * GIB
-    meter.begin("forward")
-    assert meter.end(0.0, 1).process_bytes == 5 * GIB
+def test_whose_the_memory_of_a_device_is(counters: SimpleNamespace) -> None:
+    """Where no process is told apart it is what came since the meter began. A process smaller than
+    what is reserved is another: inside a container, their numbers differ from those on the host,
+    which NVML reports."""
+    used = [0]
 
+    def metered(*processes: SimpleNamespace) -> Any:
+        used[0] = 3 * GIB
+        nvml = fake_nvml(
+            nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
+                used=used[0], total=24 * GIB, free=24 * GIB - used[0], reserved=0
+            ),
+            nvmlDeviceGetComputeRunningProcesses=list(processes),
+        )
+        meter = CudaMeter(DeviceReader(0, nvml=nvml))
+        used[0] = 11 * GIB
+        meter.begin("forward")
+        return meter
 
-def test_a_process_smaller_than_what_is_reserved_is_another(counters: SimpleNamespace) -> None:
-    """Inside a container, process numbers differ from those on the host, which NVML reports."""
-    used = [3 * GIB]
-    nvml = fake_nvml(
-        nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
-            used=used[0], total=24 * GIB, free=24 * GIB - used[0], reserved=0
-        ),
-        nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), GIB), process(2, 9 * GIB)],
-    )
-    meter = CudaMeter(DeviceReader(0, nvml=nvml))
-    used[0] = 11 * GIB
+    meter = metered(process(1, None), process(2, None))
+    assert meter.end(0.0, 1).process_bytes == 8 * GIB
+    meter = metered(process(os.getpid(), GIB), process(2, 9 * GIB))
     counters.stats["reserved_bytes.all.current"] = 7 * GIB
-    meter.begin("forward")
     assert meter.end(0.0, 1).process_bytes == 8 * GIB
     assert meter.sample(0.0, 1, "forward").process_bytes == 8 * GIB
     counters.stats["reserved_bytes.all.current"] = GIB // 2
@@ -163,9 +157,7 @@ def test_a_cache_is_told_apart_while_it_lives(
     )
     linear = torch.nn.Linear(8, 8, bias=False)
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
-    meter.standing.built = SimpleNamespace(  # type: ignore[assignment]
-        model=linear, state=linear.named_parameters
-    )
+    meter.standing.built = SimpleNamespace(model=linear, state=linear.named_parameters)
     keys = torch.zeros(1000)
     meter.track([("cache.0", keys), ("cache.1", keys[:5])], Component.CACHE)
     meter.track([("other", torch.zeros(1000))], Component.INPUTS)
@@ -192,7 +184,7 @@ def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ended = PhaseEnded(0.0, 1, "forward", 0, 0)
     reporter = PhaseReporter(takes(1.0), Controls(), 0.0)
-    reporter.meter = SimpleNamespace(  # type: ignore[assignment]
+    reporter.meter = SimpleNamespace(
         wait=takes(10.0), unseen=nullcontext, begin=takes(1.0), end=takes(1.0, ended)
     )
     reporter.phase("forward")

@@ -97,7 +97,7 @@ def test_dropout_keeps_a_byte_an_element() -> None:
         assert 0.2 < share < 0.3
         torch.testing.assert_close(dropped.detach().unique(), torch.tensor([0.0, 1 / 0.75]))
         dropped.sum().backward()
-        assert torch.equal(x.grad, dropped.detach())  # type: ignore[arg-type]
+        assert torch.equal(x.grad, dropped.detach())
         assert functional.dropout(x, 0.25, training=False) is x
 
 
@@ -139,7 +139,6 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
         if row.estimated is None or not row.measured:
             continue
         most = 0.02 if row.name in ("load", "prepare") else 0.01
-        assert row.gap is not None
         assert abs(row.gap) <= most, row
         if row.name in ("load", "prepare"):
             continue
@@ -161,15 +160,3 @@ def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path: Path) -> No
         assert conducted(model, fields, 3).losses == alone
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("quant", "batch"), [("nf4", 1), ("nf4-dq", 2)])
-def test_gpt2_is_quantized_from_copies_of_its_transposed_weights(
-    tmp_path: Path, quant: str, batch: int
-) -> None:
-    gpt2 = {"model_type": "gpt2", "n_embd": 128, "hidden_size": 128, "n_layer": 2, "n_head": 4}
-    fields = {"method": "inference", "batch": batch, "sequence": 64, "quant": quant}
-    state = _told(tmp_path, fields, 1, **gpt2)
-    (load,) = [row for row in by_phase(state) if row.name == "load"]
-    assert load.gap == pytest.approx(0, abs=0.015)

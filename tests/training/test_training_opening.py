@@ -81,7 +81,6 @@ def test_a_machine_without_room_is_warned_of(
         request = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu")
         opened = prepare_run(request)
         opened.source.close()
-        assert opened.header.predicted is not None
         assert bool(opened.header.predicted.warning) == told
         assert (opened.header.predicted.warning in opened.notes) == told
         # Other processes need the memory that is not free: it is taken only if that is wanted.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from every import over
+from fake_nvml import NVMLError, fake_nvml
 from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
@@ -31,10 +33,9 @@ from qtui_core.training.limits import (
     check_runnable,
     check_traceable,
     one_gpu,
-    rate_of,
     unused_options,
 )
-from qtui_core.training.run.placement import NoGpu, allocator_settings, place
+from qtui_core.training.run.placement import NoGpu, Placement, allocator_settings, place
 from qtui_core.training.run.request import Controls, RunRequest, Stopped, parse_request
 
 Ledger = LazyImport("qtui_core.training.tracing.tracker", "Ledger")
@@ -56,139 +57,87 @@ def test_a_request_is_read() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "[]",
-        "{}",
-        '{"model": 3}',
-        '{"model": "demo", "stepps": 3}',
-        '{"model": "demo", "steps": 0}',
-        '{"model": "demo", "steps": true}',
-        '{"model": "demo", "data": 3}',
-        '{"model": "demo", "plan": {"batches": 3}}',
-        '{"model": "demo", "plan": [1]}',
+        "[]", "{}", '{"model": 3}', '{"model": "demo", "stepps": 3}',
+        '{"model": "demo", "steps": 0}', '{"model": "demo", "steps": true}',
+        '{"model": "demo", "plan": {"batches": 3}}', '{"model": "demo", "plan": [1]}',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_request_is_refused(line: str) -> None:
     with pytest.raises(UsageError):
         parse_request(line)
 
 
-class Nvml:
-    """Three GPUs, in NVML's order."""
+NAMES = ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA H200")
 
-    class NVMLError(Exception):
-        value = 3
 
-    nvmlMemory_v2 = 2
-    names = ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA H200")
+def three(**answers: Any) -> SimpleNamespace:
+    """Three GPUs, in NVML's order, of 1, 2 and 3 GiB, without processes."""
 
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.names)
+    def number(handle: str) -> int:
+        return int(handle.removeprefix("handle "))
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
+    def memory(handle: str, version: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(total=(number(handle) + 1) << 30, used=0, free=0, reserved=0)
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}{handle}{handle}-abc"
+    told = {
+        "nvmlDeviceGetCount": 3,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{str(number(handle)) * 3}-abc".encode(),
+        "nvmlDeviceGetName": lambda handle: NAMES[number(handle)],
+        "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetComputeRunningProcesses": [],
+    }
+    return fake_nvml(**(told | answers))
 
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return self.names[handle]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int = 1) -> Any:
-        return SimpleNamespace(total=(handle + 1) << 30, used=0, free=0)
+def sliced() -> SimpleNamespace:
+    """The first GPU is divided into two slices of 10 GiB, of seven possible ones."""
+
+    def piece(handle: str, number: int) -> str:
+        if number not in (1, 4):
+            raise NVMLError(6)
+        return f"slice {number}"
+
+    def of_slice(name: str, value: Callable[[str], Any]) -> Callable[..., Any]:
+        whole = getattr(three(), name)
+        return lambda handle, *_: value(handle) if "slice" in handle else whole(handle)
+
+    return three(
+        nvmlDeviceGetMigMode=lambda handle: [int(handle == "handle 0"), 0],
+        nvmlDeviceGetMaxMigDeviceCount=7,
+        nvmlDeviceGetMigDeviceHandleByIndex=piece,
+        nvmlDeviceGetUUID=of_slice("nvmlDeviceGetUUID", lambda handle: f"MIG-{handle}"),
+        nvmlDeviceGetName=of_slice("nvmlDeviceGetName", lambda handle: f"{NAMES[0]} MIG 1g.10gb"),
+        nvmlDeviceGetMemoryInfo=of_slice(
+            "nvmlDeviceGetMemoryInfo",
+            lambda _: SimpleNamespace(total=10 << 30, used=0, free=0, reserved=0),
+        ),
+    )
+
+
+def placed(
+    wanted: str, visible: str | None, nvml: Any = None, torch_has_cuda: bool = True
+) -> Placement:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    return place(wanted, environ, nvml=nvml or three(), torch_has_cuda=torch_has_cuda)
 
 
 @pytest.mark.parametrize(
     ("wanted", "visible", "index"),
     [
-        ("auto", None, 0),
-        ("cuda", None, 0),
-        ("cuda:2", None, 2),
-        ("cuda:0", "2,0", 2),
-        ("cuda:1", "2,0", 0),
-        ("cuda:1", "GPU-111,GPU-000-abc", 0),
-        ("cuda:0", "1,7,0", 1),
+        ("auto", None, 0), ("cuda", None, 0), ("cuda:2", None, 2), ("cuda:0", "2,0", 2),
+        ("cuda:1", "2,0", 0), ("cuda:1", "GPU-111,GPU-000-abc", 0), ("cuda:0", "1,7,0", 1),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_is_the_one_that_cuda_would_show(
     wanted: str, visible: str | None, index: int
 ) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = place(wanted, environ, nvml=Nvml(), torch_has_cuda=True)
+    found = placed(wanted, visible)
     assert (found.device.kind, found.device.index) == ("cuda", index)
-    assert found.device.name == Nvml.names[index]
+    assert found.device.name == NAMES[index]
     assert found.device.capacity_bytes == (index + 1) << 30
     # It is then the only one: torch's first, whatever it was before.
     assert found.torch_device == "cuda:0"
     assert found.environment["CUDA_VISIBLE_DEVICES"] == found.uuid == f"GPU-{str(index) * 3}-abc"
-
-
-@pytest.mark.parametrize(
-    ("processes", "used", "shared"), [(0, 0, False), (1, 0, True), (0, 500 << 20, False),
-                                      (0, 9 << 30, True)]
-)  # fmt: skip
-def test_a_gpu_is_shared_if_others_compute_on_it(
-    monkeypatch: pytest.MonkeyPatch, processes: int, used: int, shared: bool
-) -> None:
-    """Also if a container hides the processes: what they hold is told all the same."""
-    nvml = Nvml()
-    monkeypatch.setattr(
-        Nvml, "nvmlDeviceGetComputeRunningProcesses", lambda *_: [object()] * processes, False
-    )
-    memory = SimpleNamespace(total=80 << 30, used=used, free=0)
-    monkeypatch.setattr(Nvml, "nvmlDeviceGetMemoryInfo", lambda *_: memory)
-    assert place("cuda", {}, nvml=nvml, torch_has_cuda=True).shared is shared
-
-
-def test_what_the_driver_reserves_is_no_memory_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an idle H200 answered with driver 580.159; CUDA's total was its total less 615 MiB."""
-
-    def answer(handle: int, version: int = 0) -> Any:
-        total, reserved = 150_754_820_096, 644_939_776
-        if version:
-            return SimpleNamespace(total=total, reserved=reserved, used=0, free=total - reserved)
-        return SimpleNamespace(total=total, used=reserved, free=total - reserved)
-
-    nvml: Any = Nvml()
-    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", answer, raising=False)
-    monkeypatch.setattr(nvml, "nvmlMemory_v2", 0x2000028, raising=False)
-    found = place("cuda:2", {}, nvml=nvml, torch_has_cuda=True)
-    assert (found.device.capacity_bytes, found.used_bytes) == (150_109_880_320, 0)
-    assert read_devices(nvml)[2].memory_used == 0
-
-
-def test_a_slice_goes_by_its_own_name() -> None:
-    found = place("cuda", {"CUDA_VISIBLE_DEVICES": "MIG-77"}, nvml=Nvml(), torch_has_cuda=True)
-    assert (found.uuid, found.device.index) == ("MIG-77", None)
-
-
-class Sliced(Nvml):
-    """The first GPU is divided into two slices, of seven possible ones."""
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
-        if handle:
-            raise self.NVMLError
-        return [1, 1]
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, number: int) -> str:
-        if number not in (1, 4):
-            raise self.NVMLError
-        return f"slice {number}"
-
-    def nvmlDeviceGetUUID(self, handle: Any) -> Any:
-        return super().nvmlDeviceGetUUID(handle) if isinstance(handle, int) else f"MIG-{handle}"
-
-    def nvmlDeviceGetName(self, handle: Any) -> str:
-        return self.names[handle] if isinstance(handle, int) else f"{self.names[0]} MIG 1g.10gb"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int = 1) -> Any:
-        if isinstance(handle, int):
-            return super().nvmlDeviceGetMemoryInfo(handle)
-        return SimpleNamespace(total=10 << 30, used=0, free=0)
 
 
 @pytest.mark.parametrize(
@@ -205,40 +154,60 @@ class Sliced(Nvml):
 def test_slices_stand_for_the_gpu_that_is_cut_into_them(
     wanted: str, visible: str | None, uuid: str, index: int, capacity: int
 ) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = place(wanted, environ, nvml=Sliced(), torch_has_cuda=True)
+    found = placed(wanted, visible, sliced())
     assert found.uuid == found.environment["CUDA_VISIBLE_DEVICES"] == uuid
     assert (found.device.index, found.device.capacity_bytes) == (index, capacity << 30)
+    own = placed("cuda", "MIG-77")  # by its own name
+    assert (own.uuid, own.device.index) == ("MIG-77", None)
+
+
+@pytest.mark.parametrize(
+    ("processes", "used", "shared"),
+    [(0, 0, False), (1, 0, True), (0, 500 << 20, False), (0, 9 << 30, True)],
+)
+def test_a_gpu_is_shared_if_others_compute_on_it(processes: int, used: int, shared: bool) -> None:
+    """Also if a container hides the processes: what they hold is told all the same."""
+    memory = SimpleNamespace(total=80 << 30, used=used, free=0, reserved=0)
+    nvml = three(
+        nvmlDeviceGetComputeRunningProcesses=[object()] * processes, nvmlDeviceGetMemoryInfo=memory
+    )
+    assert placed("cuda", None, nvml).shared is shared
+
+
+def test_what_the_driver_reserves_is_no_memory_of_a_run() -> None:
+    """As an idle H200 answered with driver 580.159; CUDA's total was its total less 615 MiB."""
+
+    def answer(handle: str, version: int = 0) -> Any:
+        total, reserved = 150_754_820_096, 644_939_776
+        if version:
+            return SimpleNamespace(total=total, reserved=reserved, used=0, free=total - reserved)
+        return SimpleNamespace(total=total, used=reserved, free=total - reserved)
+
+    nvml = three(nvmlDeviceGetMemoryInfo=answer)
+    found = placed("cuda:2", None, nvml)
+    assert (found.device.capacity_bytes, found.used_bytes) == (150_109_880_320, 0)
+    assert read_devices(nvml)[2].memory_used == 0
 
 
 @pytest.mark.parametrize(
     ("wanted", "visible", "has_cuda"),
     [
-        ("cuda:3", None, True),
-        ("cuda:1", "1,7,0", True),
-        ("cuda", "", True),
-        ("cuda:0", "-1", True),
-        ("cuda", None, False),
+        ("cuda:3", None, True), ("cuda:1", "1,7,0", True), ("cuda", "", True),
+        ("cuda:0", "-1", True), ("cuda", None, False),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_that_is_not_there_is_said(wanted: str, visible: str | None, has_cuda: bool) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     with pytest.raises(NoGpu) as told:
-        place(wanted, environ, nvml=Nvml(), torch_has_cuda=has_cuda)
+        placed(wanted, visible, torch_has_cuda=has_cuda)
     assert told.value.exit_code == 4
 
 
-@pytest.mark.parametrize(("visible", "has_cuda"), [("", True), (None, False)])
-def test_without_a_gpu_auto_is_the_cpu(visible: str | None, has_cuda: bool) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = place("auto", environ, nvml=Nvml(), torch_has_cuda=has_cuda)
-    assert (found.device.kind, found.torch_device, found.environment) == ("cpu", "cpu", {})
-
-
-def test_no_device_is_a_mistake() -> None:
+def test_without_a_gpu_auto_is_the_cpu_and_no_device_is_a_mistake() -> None:
+    for found in (placed("auto", ""), placed("auto", None, torch_has_cuda=False)):
+        assert (found.device.kind, found.torch_device, found.environment) == ("cpu", "cpu", {})
     for wanted in ("gpu", "cuda:", "cuda:x", "cuda:-1", "mps"):
         with pytest.raises(UsageError):
-            place(wanted, {}, nvml=Nvml(), torch_has_cuda=True)
+            placed(wanted, None)
 
 
 def test_segments_are_set_beside_what_a_user_has_set() -> None:
@@ -299,10 +268,7 @@ def test_the_ledger_is_what_counting_event_by_event_finds() -> None:
         totals = [sum(size for size, _, _ in moment.values()) for moment in moments]
         assert (closed.peak, closed.end) == (max(totals), totals[-1])
         fullest = moments[totals.index(max(totals))]
-        for moment, found, deaths in (
-            (fullest, closed.peak_held, died),
-            (alive, closed.held, {}),
-        ):
+        for moment, found, deaths in ((fullest, closed.peak_held, died), (alive, closed.held, {})):
             sums: dict[Component, int] = {}
             for number, (size, born, label) in moment.items():
                 part = label.component or by_lifetime(born, deaths.get(number, ""))
@@ -337,7 +303,7 @@ def test_what_cannot_run_here_is_refused(plan: dict[str, Any], device: str, word
 def test_plans_that_can_run_are_not_refused() -> None:
     for method in ("full", "lora", "qlora", "inference"):
         for device in ("cpu", "cuda"):
-            check_runnable(resolve(RunPlan(method=method), "bf16"), device)  # type: ignore[arg-type]
+            check_runnable(resolve(RunPlan(method=method), "bf16"), device)
     check_runnable(resolve(RunPlan(attention="flash"), "bf16"), "cuda")
     check_runnable(resolve(RunPlan(optimizer="paged-adamw8bit"), "bf16"), "cuda")
 
@@ -374,11 +340,6 @@ def test_of_several_gpus_one_is_run_and_it_is_said() -> None:
     assert alone == replace(plan, gpus=1, zero=0)
     assert "8 GPUs" in note
     assert one_gpu(RunPlan()) == (RunPlan(), "")
-
-
-def test_adapters_learn_faster_than_weights() -> None:
-    assert rate_of(RunPlan(method="qlora")) == rate_of(RunPlan(method="lora")) == 1e-3
-    assert rate_of(RunPlan(method="full")) == 1e-4
 
 
 @pytest.mark.parametrize(

@@ -126,19 +126,6 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
             ),
             "Activations reach 1.31e+05 in a.proj, more than FP16 holds (65,504): compute in BF16.",
         ),
-        (seen_of(output_gradients=magnitudes_at({-2: 1}, 0.25)), "Even FP8 E4M3 holds them"),
-        (
-            seen_of(output_gradients=magnitudes_at({15: 1}, 2.0**15)),
-            "so none is needed. FP8 E4M3 ends at 448, and the largest gradient is 3.28e+04:",
-        ),
-        (
-            seen_of(output_gradients=magnitudes_at({-30: 1, 15: 1}, 2.0**15)),
-            "zero without a loss scale; the largest gradient, 3.28e+04, leaves no room for one.",
-        ),
-        (
-            seen_of(output_gradients=magnitudes_at({17: 1}, 2.0**17)),
-            "Output gradients reach 1.31e+05 in a.proj, more than FP16 holds (65,504): compute in",
-        ),
         (
             seen_of(
                 output_gradients=magnitudes_at({-2: 1}, 0.25),
@@ -151,6 +138,7 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
             "1 value is infinite or NaN, first in the output gradients of a.proj; the rest of this "
             "is about the others. FP16 would make next to none",
         ),
+        (seen_of(output_gradients=magnitudes_at({128: 3}, 0.0)), "3 values are infinite or NaN"),
         (seen_of(weights=magnitudes_at({0: 1}, 1.0)), "No gradient other than zero came"),
         (seen_of(), "No gradient other than zero came"),
     ],
@@ -158,14 +146,8 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
 def test_the_sentence_is_true_of_what_was_seen(seen, says):
     said = ranges_sentence(seen, kinds_of(seen))
     assert says in said
+    assert ("No gradient other" in said) == ("No gradient other" in says)
     assert not faults_of(said)
-
-
-def test_gradients_that_are_all_nan_are_not_said_to_be_zero():
-    nan = seen_of(output_gradients=magnitudes_at({128: 3}, 0.0))
-    assert ranges_sentence(nan, kinds_of(nan)).startswith("3 values are infinite or NaN")
-    assert "No gradient" not in ranges_sentence(nan, kinds_of(nan))
-    assert "to this layer" in ranges_sentence(nan, kinds_of(nan, "b"), "b")
 
 
 @given(
@@ -202,7 +184,6 @@ def test_the_table_has_the_kinds_and_the_picture_the_few_below_at_its_left_end()
     assert row[0] == "output gradients"
     assert row[2:4] == ("-3.0", "0.01%")
     picture = ranges_picture(seen, kinds)
-    assert picture is not None
     assert picture.first == -20
     assert picture.series[0][1][0] == 10_000
     assert kinds_of(seen, "no such layer") == ()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain, to_line
 from qtui_core.memory.devices.device import find_device
 from qtui_core.roofline.hierarchy import L2, hierarchy
@@ -36,16 +33,12 @@ def test_a_call_is_timed_and_the_budget_kept() -> None:
     seconds = time_calls(lambda: time.sleep(0.02), cpu(), budget=0.1)
     assert 1 <= len(seconds) <= 6
     assert min(seconds) >= 0.02
-
-
-def test_a_call_longer_than_the_budget_is_timed_once() -> None:
     assert len(time_calls(lambda: time.sleep(0.05), cpu(), budget=0.01)) == 1
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
 def test_a_product_of_each_type(dtype: str) -> None:
     found = measure_product(cpu(), dtype, side=64, budget=0.05)
-    assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * 64**3 / found.seconds)
     assert (found.dtype, found.size, found.why_not) == (dtype, 64, "")
 
@@ -62,15 +55,9 @@ def test_what_cannot_be_multiplied_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_copy_reads_and_writes() -> None:
     found = measure_copy(cpu(), 1 << 20, budget=0.05)
-    assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * (1 << 20) / found.seconds)
-
-
-def test_facts_of_a_cpu() -> None:
-    found = facts_of(cpu())
-    assert found.kind == "cpu"
-    assert found.name
-    assert found.threads == torch.get_num_threads()
+    facts = facts_of(cpu())
+    assert (facts.kind, bool(facts.name), facts.threads) == ("cpu", True, torch.get_num_threads())
 
 
 def test_facts_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,17 +108,3 @@ def test_shares_of_what_is_stated() -> None:
     assert RATES[3].share_of(h100) == pytest.approx(2.7e11 / 3.35e12)
     assert RATES[2].share_of(h100) is None
     assert RATES[0].share_of(find_device("T4")) is None
-
-
-@pytest.mark.slow
-def test_the_process_tells_the_device_and_then_each_rate() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "qtui.engine.calibration.rates_worker", "cpu"],
-        capture_output=True, text=True, env=child_environment(), check=True,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert lines[0]["device"]["kind"] == "cpu"
-    assert [line["rate"]["dtype"] for line in lines[1:]] == [
-        "fp32", "bf16", "fp16", "int8", "bytes",
-    ]  # fmt: skip
-    assert all(line["rate"]["per_second"] > 0 for line in lines[1:])

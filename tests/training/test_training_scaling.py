@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from lazy_imports import LazyImport, lazy_names
-from training_runs import Ran, conducted, configured
+from training_runs import conducted, configured
 
 from qtui_core.live.snapshot import LogMessage
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -117,21 +117,3 @@ def test_steps_are_those_written_by_hand(
     assert [f"Step {number} " in text for number, text in zip(lowered, told, strict=True)] == [
         True
     ] * len(lowered)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", [{}, {"accumulation": 2, "batch": 1}])
-def test_what_a_scaler_keeps_is_named(tmp_path: Path, plan: dict[str, Any]) -> None:
-    """Its scale and its count of steps: 4 bytes each, in blocks of 512."""
-
-    def states(autocast_dtype: str) -> Ran:
-        fields = PLAN | plan | {"autocast_dtype": autocast_dtype}
-        return conducted(configured(tmp_path, torch_dtype="float32"), fields, 2)
-
-    scaled, plain = states("fp16"), states("bf16")
-    for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
-        of_scaled, of_plain = scaled.ended(phase, 2).held, plain.ended(phase, 2).held
-        assert of_scaled["optimizer states"] - of_plain["optimizer states"] == 1024
-        assert {n: b for n, b in of_scaled.items() if n != "optimizer states"} == {
-            n: b for n, b in of_plain.items() if n != "optimizer states"
-        }

@@ -25,9 +25,7 @@ quantize_linears, stored_bytes = lazy_names(
     "qtui_core.training.model.quantized", "quantize_linears", "stored_bytes"
 )
 load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")
-BUILT_IN, encode, fill, text_of = lazy_names(
-    "qtui_core.training.run.data", "BUILT_IN", "encode", "fill", "text_of"
-)
+encode, fill = lazy_names("qtui_core.training.run.data", "encode", "fill")
 asked_bytes, changes, fault_of, kind_of = lazy_names(
     "qtui_core.training.run.faults", "asked_bytes", "changes", "fault_of", "kind_of"
 )
@@ -36,22 +34,17 @@ asked_bytes, changes, fault_of, kind_of = lazy_names(
 PLAN = resolve(RunPlan(method="full", batch=2, sequence=8), "bf16")
 
 
-def test_weights_are_those_of_the_file() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_weights_are_those_of_the_file_in_the_dtype_of_the_plan(dtype: str) -> None:
     stored = load_file(DEMO_FOLDER / "model.safetensors")
     with open_model("demo") as source:
-        found = dict(load_weights(source, PLAN).model.named_parameters())
+        model = load_weights(source, resolve(RunPlan(method="full", dtype=dtype), "bf16")).model
+    found = dict(model.named_parameters())
     assert found.keys() == stored.keys()
+    wanted = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
     for name, tensor in found.items():
-        assert torch.equal(tensor.data, stored[name])
-
-
-def test_weights_are_in_the_dtype_of_the_plan() -> None:
-    stored = load_file(DEMO_FOLDER / "model.safetensors")
-    with open_model("demo") as source:
-        model = load_weights(source, resolve(RunPlan(method="full", dtype="fp32"), "bf16")).model
-    for name, tensor in model.named_parameters():
-        assert tensor.dtype == torch.float32
-        assert torch.equal(tensor.data, stored[name].float())
+        assert torch.equal(tensor.data, stored[name].to(wanted))
+        assert tensor.dtype == wanted
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2"])
@@ -132,12 +125,6 @@ def test_a_text_is_read_in_order_and_again() -> None:
     assert list(chain(*seen)) == [*range(20), *range(20), *range(8)]
 
 
-def test_the_built_in_text_is_short_enough_to_be_learned() -> None:
-    text = text_of(None)
-    assert text.origin == "built-in text"
-    assert 1000 < len(text.content) == len(BUILT_IN.read_text()) < 3000
-
-
 @pytest.mark.parametrize(
     ("said", "nbytes"),
     [
@@ -179,21 +166,20 @@ def test_kinds_of_faults() -> None:
     assert kind_of(RuntimeError("shapes differ")) == kind_of(ValueError("no")) == "failure"
 
 
-def test_a_library_that_is_not_built_for_a_gpu_is_said() -> None:
-    error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
-    fault = fault_of(error, 0.0, 1, "forward", {}, ())
-    assert fault.kind == "driver"
-    assert "not built for this GPU" in fault.text
+def test_what_a_gpu_cannot_do_is_said() -> None:
+    """With torch's message for a kernel that a CPU lacks, and with those for CUDA."""
 
+    def said(error: Exception) -> str:
+        return fault_of(error, 0.0, 1, "forward", {}, ()).text
 
-def test_an_attention_that_cannot_be_is_said() -> None:
-    """With torch's message for a kernel that a CPU lacks, and with that for CUDA."""
+    image = "CUDA error: no kernel image is available for execution on the device"
+    assert "not built for this GPU" in said(RuntimeError(image))
     q = torch.zeros(1, 1, 8, 8)
     efficient = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
     with torch.nn.attention.sdpa_kernel(efficient), pytest.raises(RuntimeError) as told:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
     for error in (told.value, RuntimeError("No available kernel. Aborting execution.")):
-        assert "--attention sdpa" in fault_of(error, 0.0, 1, "forward", {}, ()).text
+        assert "--attention sdpa" in said(error)
 
 
 def test_advice_is_of_the_phase() -> None:

@@ -90,7 +90,6 @@ def conducted(
         heard(snapshot)
 
     with open_model(model) as source:
-        assert source.config is not None
         resolved = resolve(RunPlan(**plan), source.config.get("dtype") or "bf16")
         order = Order(resolved, place("cpu", {}), steps, data, text)
         controls = controls or Controls()
@@ -114,21 +113,18 @@ def started(request: dict[str, Any], command: list[str] | None = None) -> subpro
         stderr=subprocess.PIPE,
         env=CHILD,
     )
-    assert process.stdin is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     return process
 
 
 def say(process: subprocess.Popen[bytes], control: str) -> None:
-    assert process.stdin is not None
     process.stdin.write(json.dumps({"control": control}).encode() + b"\n")
     process.stdin.flush()
 
 
 def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1) -> list[RunEvent]:
     """The reports of the child, up to the `count`-th of a kind."""
-    assert process.stdout is not None
     events: list[RunEvent] = []
     while sum(isinstance(each, kind) for each in events) < count:
         line = process.stdout.readline()
@@ -143,7 +139,6 @@ def finished(process: subprocess.Popen[bytes], events: list[RunEvent] | None = N
     """The remaining reports of a child, and how it ended."""
     # Not `communicate`, which closes stdin: that means stop.
     assert process.stdout is not None
-    assert process.stderr is not None
     rest = [from_line(line) for line in process.stdout]
     code = process.wait(120)
     log = process.stderr.read().decode()

@@ -16,11 +16,3 @@ async def engine() -> AsyncIterator[EngineClient]:
     client = EngineClient()
     yield client
     await client.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def own_engine() -> AsyncIterator[EngineClient]:
-    """An engine of its own, for a test that kills or restarts it."""
-    client = EngineClient()
-    yield client
-    await client.close()

@@ -28,7 +28,6 @@ def test_another_model_gives_the_memory_of_this_one_back() -> None:
     captures = Captures()
     [found] = run(captures, DOWN[:1])
     running = captures._running
-    assert running is not None
     gone = [weakref.ref(running.loaded.model), weakref.ref(found)]
     subject = weakref.ref(captures.subject("demo", DOWN[0], "input"))
     del running, found

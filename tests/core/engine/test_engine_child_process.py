@@ -68,7 +68,6 @@ def started(first: bytes) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=child_environment(),
     )  # fmt: skip
-    assert process.stdin is not None
     process.stdin.write(first)
     process.stdin.flush()
     return process
@@ -81,7 +80,6 @@ def test_it_ends_once_and_says_how() -> None:
         asked, then, last, code = CASES[name]
         process = children[name]
         assert process.stdout is not None
-        assert process.stdin is not None
         assert process.stderr is not None
         first = next(line for line in process.stdout if b"alive" not in line)
         if then == "close":

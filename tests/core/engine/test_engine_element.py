@@ -121,7 +121,6 @@ def test_an_element_that_is_not_finite_keeps_its_value() -> None:
     assert np.isnan(found_at(x, "int4:group64", 2, 3).quantized)
     infinite = found_at(x, "int4:group64", 2, 4)
     assert infinite.value == infinite.quantized == -np.inf
-    assert infinite.scale is not None
     assert infinite.scale < 10
 
 

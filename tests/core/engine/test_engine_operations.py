@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from lazy_imports import LazyImport, lazy_names
 from safetensors.numpy import save_file
 
 from qtui.engine.answers.tensors import TensorNumbers
-from qtui.engine.client import EngineClient, EngineLost, Reply
+from qtui.engine.client import EngineClient, Reply
 from qtui_core.answers.tensors import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
@@ -247,28 +246,8 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
     assert max(seen) < 1
 
 
-@pytest.mark.slow
-async def test_after_a_restart_the_model_is_opened_again(
-    own_engine: EngineClient, model: str
-) -> None:
-    request = params(model, "layers.0.proj.weight", scheme="int4")
-    first = await own_engine.request("measure", request)
-    own_engine.kill()
-    with pytest.raises(EngineLost):
-        await own_engine.request("measure", request)
-    await own_engine.restart()
-    assert (await own_engine.request("measure", request)).data == first.data
-
-
 async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:
     await engine.request("measure", params(model, "layers.0.proj.weight", scheme="nf4"))
     maps = Path(f"/proc/{engine.pid}/maps").read_text()
     assert "libtorch" not in maps
     assert "numpy" in maps
-
-
-async def test_infinite_numbers_cross_the_wire(engine: EngineClient, model: str) -> None:
-    reply = await engine.request("element", params(model, "holes", scheme="int4", row=5, column=6))
-    assert reply.data["value"] == math.inf
-    nan = await engine.request("element", params(model, "holes", scheme="int4", row=3, column=4))
-    assert math.isnan(nan.data["value"])

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from every import collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +29,17 @@ ROOT = str(Path(__file__).resolve().parents[3])
 
 @asynccontextmanager
 async def engine(*arguments: str, **options: object) -> AsyncIterator[EngineClient]:
-    client = EngineClient([sys.executable, "-P", DOUBLE, *arguments], **options)  # type: ignore[arg-type]
+    client = EngineClient([sys.executable, "-P", DOUBLE, *arguments], **options)
     try:
         yield client
     finally:
         await client.close()
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    async with engine() as found:
+        yield found
 
 
 async def gone(pid: int) -> bool:
@@ -74,16 +81,8 @@ async def test_a_child_that_still_imports_is_not_waited_for(
         await asked
 
 
-async def test_many_first_requests_start_one_child() -> None:
-    async with engine() as client:
-        replies = await asyncio.gather(*(client.request("echo", {"n": n}) for n in range(20)))
-    assert len({reply.data["pid"] for reply in replies}) == 1
-    assert [reply.data["params"]["n"] for reply in replies] == list(range(20))
-
-
-async def test_arrays_arrive_typed_and_shaped() -> None:
-    async with engine() as client:
-        reply = await client.request("picture", {"shape": [3, 4]})
+async def test_arrays_arrive_typed_and_shaped(client) -> None:
+    reply = await client.request("picture", {"shape": [3, 4]})
     cells = reply.arrays["cells"]
     assert (cells.shape, cells.dtype) == ((3, 4), "<f4")
     assert cells.tolist() == [float(i) for i in range(12)]
@@ -93,9 +92,8 @@ async def test_arrays_arrive_typed_and_shaped() -> None:
     assert reply.data["note"] == "ünï\ncode"
 
 
-async def test_a_line_longer_than_every_buffer_arrives() -> None:
-    async with engine() as client:
-        reply = await client.request("long_list", {"count": 200_000})
+async def test_a_line_longer_than_every_buffer_arrives(client) -> None:
+    reply = await client.request("long_list", {"count": 200_000})
     assert len(reply.data["names"]) == 200_000
 
 
@@ -141,54 +139,39 @@ async def test_errors_keep_their_sentence_and_exit_code(tmp_path: Path) -> None:
     assert "Traceback" in (tmp_path / "log").read_text()
 
 
-async def test_progress_is_throttled_unless_it_carries_data() -> None:
+async def test_progress_is_throttled_unless_it_carries_data(client) -> None:
     seen: list[float] = []
     steps: list[int] = []
 
     def explode(fraction: float, data: object) -> None:
         raise ZeroDivisionError
 
-    async with engine() as client:
-        with pytest.raises(ZeroDivisionError):  # a fault of the callback is its caller's
-            await client.request("wait", {"seconds": 0.2}, on_progress=explode)
-        await client.request(
-            "wait", {"seconds": 0.5}, on_progress=lambda fraction, data: seen.append(fraction)
-        )
-        await client.request(
-            "wait",
-            {"seconds": 0.2, "steps": True},
-            on_progress=lambda fraction, data: steps.append(data["step"]),
-        )
+    with pytest.raises(ZeroDivisionError):  # a fault of the callback is its caller's
+        await client.request("wait", {"seconds": 0.2}, on_progress=explode)
+    await client.request(
+        "wait", {"seconds": 0.5}, on_progress=lambda fraction, data: seen.append(fraction)
+    )
+    await client.request(
+        "wait",
+        {"seconds": 0.2, "steps": True},
+        on_progress=lambda fraction, data: steps.append(data["step"]),
+    )
     assert 1 <= len(seen) <= 8
     assert seen == sorted(seen)
     assert steps == list(range(20))
 
 
-async def test_a_cancelled_task_cancels_the_request() -> None:
-    async with engine() as client:
-        await client.start()
-        task = asyncio.create_task(client.request("wait", {"seconds": 600}))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        # the lane is free again long before the 600 seconds
-        await asyncio.wait_for(client.request("wait", {"seconds": 0.01}), 120)
-        assert not client.busy
-
-
-async def test_what_one_asker_cancels_leaves_the_same_question_of_another() -> None:
-    async with engine() as client:
-        await client.start()
-        tasks = [
-            asyncio.create_task(client.request("wait", {"seconds": seconds}))
-            for seconds in (0.3, 600, 0.05)
-        ]
-        await asyncio.sleep(0.1)
-        tasks[1].cancel()
-        first, given_up, last = await asyncio.wait_for(
-            asyncio.gather(*tasks, return_exceptions=True), 120
-        )
+async def test_what_one_asker_cancels_leaves_the_same_question_of_another(client) -> None:
+    await client.start()
+    tasks = [
+        asyncio.create_task(client.request("wait", {"seconds": seconds}))
+        for seconds in (0.3, 600, 0.05)
+    ]
+    await asyncio.sleep(0.1)
+    tasks[1].cancel()
+    first, given_up, last = await asyncio.wait_for(
+        asyncio.gather(*tasks, return_exceptions=True), 120
+    )
     assert (first.data, last.data) == ({"waited": 0.3}, {"waited": 0.05})
     assert isinstance(given_up, asyncio.CancelledError)
 
@@ -260,27 +243,13 @@ def test_every_question_of_two_askers_ends(
     asyncio.run(ask_all())
 
 
-@pytest.mark.parametrize("kind", CLIENTS)
-async def test_two_askers_of_a_lost_engine_are_both_answered(kind: type[EngineClient]) -> None:
-    client = of_the_double(kind)
-    try:
-        await client.request("open")
-        client.kill()
-        assert client.state is EngineState.LOST
-        both = asyncio.gather(*(ending(client, "of both") for _ in range(2)))
-        assert await asyncio.wait_for(both, 60) == ["answered", "answered"]
-    finally:
-        await client.close()
-
-
-async def test_lanes_do_not_wait_for_each_other() -> None:
-    async with engine() as client:
-        await client.start()
-        slow = asyncio.create_task(client.request("wait", {"seconds": 600}))
-        await asyncio.sleep(0.05)
-        await asyncio.wait_for(client.request("echo"), 120)
-        assert not slow.done()
-        slow.cancel()
+async def test_lanes_do_not_wait_for_each_other(client) -> None:
+    await client.start()
+    slow = asyncio.create_task(client.request("wait", {"seconds": 600}))
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(client.request("echo"), 120)
+    assert not slow.done()
+    slow.cancel()
 
 
 async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
@@ -289,7 +258,6 @@ async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
         client.subscribe(lambda *change: states.append(change))
         await client.start()
         pid = client.pid
-        assert pid is not None
         task = asyncio.create_task(client.request("stubborn", {"seconds": 60}))
         await asyncio.sleep(0.1)
         client.kill()
@@ -322,14 +290,13 @@ async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
         ("mid-array", "ended inside a frame"),
     ],
 )
-async def test_a_child_that_dies_is_said_to_be_lost(how: str, sentence: str) -> None:
-    async with engine() as client:
-        with pytest.raises(EngineLost, match=sentence):
-            await asyncio.wait_for(client.request("die", {"how": how}), 120)
-        assert client.state is EngineState.LOST
-        assert sentence in client.detail
-        await client.restart()
-        await client.request("echo")
+async def test_a_child_that_dies_is_said_to_be_lost(how: str, sentence: str, client) -> None:
+    with pytest.raises(EngineLost, match=sentence):
+        await asyncio.wait_for(client.request("die", {"how": how}), 120)
+    assert client.state is EngineState.LOST
+    assert sentence in client.detail
+    await client.restart()
+    await client.request("echo")
 
 
 #: Lines of a child; ID stands for the number of the request.
@@ -350,20 +317,18 @@ NONSENSE = [
 ]
 
 
-async def test_a_child_that_speaks_nonsense_is_stopped() -> None:
-    async with engine() as client:
-        await client.start()
-        with collected() as case:
-            for nonsense in NONSENSE:
-                with case(nonsense):
-                    pid = client.pid
-                    assert pid is not None
-                    asked = {"how": "nonsense", "bytes": nonsense + "\n"}
-                    with pytest.raises(EngineLost, match="could not be understood"):
-                        await asyncio.wait_for(client.request("die", asked), 120)
-                    assert await gone(pid)
-                    await client.restart()
-        await client.request("echo")
+async def test_a_child_that_speaks_nonsense_is_stopped(client) -> None:
+    await client.start()
+    with collected() as case:
+        for nonsense in NONSENSE:
+            with case(nonsense):
+                pid = client.pid
+                asked = {"how": "nonsense", "bytes": nonsense + "\n"}
+                with pytest.raises(EngineLost, match="could not be understood"):
+                    await asyncio.wait_for(client.request("die", asked), 120)
+                assert await gone(pid)
+                await client.restart()
+    await client.request("echo")
 
 
 async def test_a_child_that_cannot_start_is_lost_with_its_last_words() -> None:
@@ -379,19 +344,17 @@ async def test_a_child_that_cannot_start_is_lost_with_its_last_words() -> None:
         await missing.request("echo")
 
 
-async def test_a_child_killed_from_outside_is_noticed_without_a_request() -> None:
-    async with engine() as client:
-        await client.start()
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        await until(lambda: client.state is EngineState.LOST)
+async def test_a_child_killed_from_outside_is_noticed_without_a_request(client) -> None:
+    await client.start()
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    await until(lambda: client.state is EngineState.LOST)
 
 
-async def test_a_request_that_is_too_long_is_refused_here() -> None:
-    async with engine() as client:
-        with pytest.raises(QtuiError, match="over 1,048,576"):
-            await client.request("echo", {"text": "x" * (1 << 21)})
-        await client.request("echo")
+async def test_a_request_that_is_too_long_is_refused_here(client) -> None:
+    with pytest.raises(QtuiError, match="over 1,048,576"):
+        await client.request("echo", {"text": "x" * (1 << 21)})
+    await client.request("echo")
 
 
 def test_malformed_requests_are_answered_and_the_next_is_served() -> None:
@@ -413,8 +376,6 @@ def test_malformed_requests_are_answered_and_the_next_is_served() -> None:
         b"[" * 100_000 + b"\n",
         b'{"id": 9, "method": "echo"}\n',
     ]
-    assert child.stdin is not None
-    assert child.stdout is not None
     child.stdin.write(b"".join(lines))
     child.stdin.flush()
     events = [json.loads(child.stdout.readline()) for _ in range(10)]
@@ -442,7 +403,6 @@ def test_the_child_exits_when_its_parent_is_killed() -> None:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": ROOT},
     )
-    assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert alive(pid)
     parent.kill()
@@ -469,57 +429,53 @@ async def until(holds: Callable[[], bool], every: float = 0.02) -> None:
 
 
 @pytest.mark.slow
-async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: None) -> None:
+async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: None, client) -> None:
     told: list[str] = []
-    async with engine() as client:
-        await client.start()
-        client.subscribe(lambda _, detail: told.append(detail))
-        await client.request("stubborn", {"seconds": LIMIT + 1})
-        assert not any(told)  # busy for a long time, but alive
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGSTOP)
-        await asyncio.sleep(1.0)
-        assert not any(told)  # nobody waits for it
-        answer = asyncio.create_task(client.request("echo", {"n": 1}))
-        await until(lambda: client.detail.startswith("The engine has not answered for "))
-        assert client.state is EngineState.RUNNING
-        os.kill(client.pid, signal.SIGCONT)
-        assert (await answer).data["params"] == {"n": 1}
-        await until(lambda: client.detail == "")
+    await client.start()
+    client.subscribe(lambda _, detail: told.append(detail))
+    await client.request("stubborn", {"seconds": LIMIT + 1})
+    assert not any(told)  # busy for a long time, but alive
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGSTOP)
+    await asyncio.sleep(1.0)
+    assert not any(told)  # nobody waits for it
+    answer = asyncio.create_task(client.request("echo", {"n": 1}))
+    await until(lambda: client.detail.startswith("The engine has not answered for "))
+    assert client.state is EngineState.RUNNING
+    os.kill(client.pid, signal.SIGCONT)
+    assert (await answer).data["params"] == {"n": 1}
+    await until(lambda: client.detail == "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_a_child_that_ignores_a_cancellation_is_killed(
-    impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool
+    impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool, client
 ) -> None:
     monkeypatch.setattr("qtui.engine.client.HEED_SECONDS", 600 if stopped else 1.0)
-    async with engine() as client:
-        await client.start()
-        pid = client.pid
-        assert pid is not None
-        asked = asyncio.create_task(client.request("stubborn", {"seconds": 600}))
-        await asyncio.sleep(0.2)
-        if stopped:
-            os.kill(pid, signal.SIGSTOP)
-            await until(lambda: client.detail != "")
-        asked.cancel()
-        await until(lambda: client.pid is None)
-        assert await gone(pid)
-        assert client.state is EngineState.IDLE
-        assert (await client.request("echo")).data["pid"] != pid
+    await client.start()
+    pid = client.pid
+    assert pid is not None
+    asked = asyncio.create_task(client.request("stubborn", {"seconds": 600}))
+    await asyncio.sleep(0.2)
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: client.detail != "")
+    asked.cancel()
+    await until(lambda: client.pid is None)
+    assert await gone(pid)
+    assert client.state is EngineState.IDLE
+    assert (await client.request("echo")).data["pid"] != pid
 
 
 @pytest.mark.slow
-async def test_a_child_that_is_stopped_while_it_starts(impatient: None) -> None:
-    async with engine() as client:
-        asked = asyncio.create_task(client.request("echo"))
-        await until(lambda: client.pid is not None)
-        pid = client.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        await until(lambda: client.detail != "" or client.state is EngineState.RUNNING)
-        client.kill()
-        with pytest.raises(EngineLost):
-            await asked
-        assert await gone(pid)
+async def test_a_child_that_is_stopped_while_it_starts(impatient: None, client) -> None:
+    asked = asyncio.create_task(client.request("echo"))
+    await until(lambda: client.pid is not None)
+    pid = client.pid
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: client.detail != "" or client.state is EngineState.RUNNING)
+    client.kill()
+    with pytest.raises(EngineLost):
+        await asked
+    assert await gone(pid)

@@ -41,7 +41,7 @@ def test_remote_rows_are_fetched_once(
     path, x = saved
     monkeypatch.setattr(tensors, "REMOTE_STRIP_BYTES", 7 * 64)  # seven rows
     far = Far(path)
-    rows = RemoteRows(far, far.near.tensor("x"))  # type: ignore[arg-type]
+    rows = RemoteRows(far, far.near.tensor("x"))
     rng = np.random.default_rng(1)
     for _ in range(60):
         start, stop = sorted(map(int, rng.integers(0, 101, 2)))

@@ -48,8 +48,7 @@ def sharded(tmp_path: Path) -> Path:
     save(tmp_path / "model-00001-of-00002.safetensors", a=A)
     save(tmp_path / "model-00002-of-00002.safetensors", b=B)
     write_index(
-        tmp_path,
-        {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"},
+        tmp_path, {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     )
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     return tmp_path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import tracemalloc
 from pathlib import Path
 
@@ -151,20 +150,6 @@ def test_results_are_new_arrays_that_outlive_the_file(model):
     kept = read_float32(source, "cube")
     source.close()
     np.testing.assert_array_equal(kept.reshape(4, 3, 5), arrays["cube"])
-
-
-def test_unaligned_data(write):
-    header = json.dumps(
-        {
-            "a": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
-            "b": {"dtype": "BF16", "shape": [1], "data_offsets": [16, 18]},
-        }
-    )
-    for padding in range(8):
-        path = write(header + " " * padding, struct.pack("<ddH", 1.5, -2.0, 0x3F80))
-        with open_model(path) as source:
-            assert read_float32(source, "a").tolist() == [[1.5], [-2.0]]
-            assert read_float32(source, "b").tolist() == [[1.0]]
 
 
 @over("dtype", sorted(READABLE_DTYPES))

@@ -49,14 +49,6 @@ def test_only_the_needed_rows_are_transferred(hub):
     assert len([r for r in hub.of("hub") if "resolve" in r.path and "safetensors" in r.path]) == 1
 
 
-def test_reads_share_a_connection(hub):
-    source = open_model("org/one")
-    for row in range(5):
-        source.read_rows("big", row, row + 1)
-    reads = hub.of("storage")[1:]  # the header came first, perhaps in another thread
-    assert len({r.connection for r in reads}) == 1
-
-
 def test_a_header_longer_than_the_first_request(hub):
     tensors = {f"layers.{i}.{'x' * 50}": SMALL for i in range(3000)}
     hub.repos["org/long"] = {"model.safetensors": save(tensors)}
@@ -143,16 +135,6 @@ def test_everything_works_from_the_cache(hub, monkeypatch):
         assert COMMIT in source.location
     says("org/two@v1", "Could not get 'org/two@v1'")
     closed.close()
-
-
-def test_a_snapshot_with_some_of_the_shards(hub, monkeypatch):
-    for name in ("config.json", "model.safetensors.index.json", FIRST):
-        hf_hub_download("org/two", name)
-    go_offline(monkeypatch)
-    source = open_model("org/two")
-    assert not source.tensors
-    with pytest.raises(ModelError, match="not its weights"):
-        source.require_weights()
 
 
 def test_reading_after_the_network_is_gone(hub, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from hub_models import BIG, SMALL, says
 from huggingface_hub import constants
 
-from qtui_core.models.hub import _reason, check_settings
+from qtui_core.models.hub import check_settings
 
 
 @pytest.fixture
@@ -51,13 +51,6 @@ def test_configured_by_environment(hub, run):
     assert done == (0, expected, "")  # and no progress bar, no log line
 
 
-def test_offline_by_environment(hub, run):
-    code, out, err = run("org/two", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
-    assert (code, out) == (1, "")
-    assert err.startswith("'org/two' is not in the hub cache, and HF_HUB_OFFLINE forbids")
-    assert not hub.requests
-
-
 def test_no_network(run):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
@@ -75,10 +68,7 @@ def test_settings_the_library_does_not_start_with(run):
     assert err.endswith("Check the environment variables that begin with HF_.\n")
 
 
-@pytest.mark.parametrize(
-    ("address", "says_so"),
-    [("", "is ''"), ("ftp://h", "is 'ftp")],
-)
+@pytest.mark.parametrize(("address", "says_so"), [("", "is ''"), ("ftp://h", "is 'ftp")])
 def test_an_endpoint_that_is_no_address(run, address, says_so):
     code, out, err = run("org/two", HF_ENDPOINT=address)
     assert (code, out) == (1, "")
@@ -103,9 +93,3 @@ def test_a_token_that_cannot_be_sent(hub, monkeypatch, token):
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)  # and is not
     check_settings()
-
-
-def test_reasons_bring_no_full_stop_of_their_own():
-    assert _reason(ValueError("It is\n not so.")) == "It is not so"
-    assert _reason(ValueError("")) == "ValueError"
-    assert _reason(ValueError("\x1b[31m" + "x" * 500)).isprintable()

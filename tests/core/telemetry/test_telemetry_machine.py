@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from types import SimpleNamespace
 
 import pytest
+from fake_nvml import NVMLError, fake_nvml
 
 from qtui_core.telemetry.machine import more_memory, read_machine
 from qtui_core.telemetry.readings import Driver, read_driver
@@ -50,6 +50,9 @@ def test_no_limit_is_none(tmp_path, text):
     tree(tmp_path / "sys/fs/cgroup/memory", **{"memory.limit_in_bytes": text})
     machine = read_machine(tmp_path)
     assert machine.memory_limit is machine.free_memory is machine.usable_memory is None
+    assert (machine.memory_total, machine.instructions) == (None, ())
+    assert machine.cores >= 1
+    assert machine.python
 
 
 def test_a_limit_of_the_shell_counts_and_is_named_where_memory_ran_out(tmp_path):
@@ -64,50 +67,20 @@ def test_a_limit_of_the_shell_counts_and_is_named_where_memory_ran_out(tmp_path)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def test_a_machine_without_files_says_what_it_can(tmp_path):
-    machine = read_machine(tmp_path)
-    assert machine.memory_total is None
-    assert machine.instructions == ()
-    assert machine.cores >= 1
-    assert machine.python
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="Linux only")
 def test_this_machine_has_memory():
     machine = read_machine()
     assert 0 < machine.memory_available <= machine.memory_total
 
 
-class NVMLError(Exception):
-    pass
-
-
-def nvml(version, cuda, init=None):
-    def answer(value):
-        def function():
-            if isinstance(value, Exception):
-                raise value
-            return value
-
-        return function
-
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=answer(init),
-        nvmlShutdown=answer(None),
-        nvmlSystemGetDriverVersion=answer(version),
-        nvmlSystemGetCudaDriverVersion=answer(cuda),
-    )
-
-
 def test_the_driver_and_the_newest_cuda_it_serves():
-    assert read_driver(nvml("580.65.06", 13010)) == Driver("580.65.06", (13, 1))
-    assert read_driver(nvml("470.1", 11040)) == Driver("470.1", (11, 4))
+    """Either version may be unknown."""
 
+    def told(version, cuda, **more):
+        given = {"nvmlSystemGetDriverVersion": version, "nvmlSystemGetCudaDriverVersion": cuda}
+        return read_driver(fake_nvml(**given, **more))
 
-def test_either_version_may_be_unknown():
-    assert read_driver(nvml(NVMLError(), NVMLError())) == Driver(None, None)
-
-
-def test_no_driver():
-    assert read_driver(nvml("1", 1, init=NVMLError())) is None
+    assert told("580.65.06", 13010) == Driver("580.65.06", (13, 1))
+    assert told(b"470.1", 11040) == Driver("470.1", (11, 4))
+    assert told(NVMLError(), NVMLError()) == Driver(None, None)
+    assert told("1", 1, nvmlInit=NVMLError()) is None

@@ -93,11 +93,8 @@ def test_each_value_may_be_absent_alone(
     assert read(**{question: error}) == replace(WHOLE, **absent)
 
 
-def test_a_question_that_an_old_module_does_not_know_is_absent() -> None:
+def test_what_is_no_text_or_not_known_to_an_old_module_is_absent() -> None:
     assert read(missing=("nvmlDeviceGetMigMode",)) == replace(WHOLE, mig=None)
-
-
-def test_a_name_that_is_no_text_is_absent() -> None:
     error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     assert read(nvmlDeviceGetName=error) == replace(WHOLE, name=None)
 
@@ -139,137 +136,128 @@ def test_a_lost_device_says_so() -> None:
     assert found.memory_total is None
 
 
-class TestOwnMemory:
-    """Ways to find the memory of this process, with less and less information from NVML."""
-
-    def test_in_a_container_the_only_process_is_taken_for_ours(self) -> None:
-        # NVML reports the process number on the host, which no process in the container has.
-        found = read(pid=12, nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)])
-        assert (found.process_memory, found.process_basis) == (5 * GIB, BY_BEING_ALONE)
-
-    def test_among_several_processes_none_is_taken_for_ours(self) -> None:
-        found = read(pid=12)
-        assert (found.process_memory, found.process_basis) == (None, "")
-
-    def test_a_process_that_draws_does_not_count_as_the_only_one(self) -> None:
-        found = read(
-            pid=12,
-            nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)],
-            nvmlDeviceGetGraphicsRunningProcesses=[process(9, GIB)],
-        )
-        assert found.process_memory == 5 * GIB
-
-    def test_wddm_and_wsl_name_processes_without_bytes(self) -> None:
-        found = read(pid=77, nvmlDeviceGetComputeRunningProcesses=[process(77, None)])
-        assert (found.process_memory, found.process_basis) == (None, "")
-        assert found.processes == (ProcessReading(77, "compute", "program 77", None),)
-
-    def test_hidden_processes_do_not_count_as_no_processes(self) -> None:
-        hidden = {
-            "nvmlDeviceGetComputeRunningProcesses": NO_PERMISSION,
-            "nvmlDeviceGetGraphicsRunningProcesses": NO_PERMISSION,
-        }
-        assert read(**hidden).processes is None
-        nobody: dict[str, Any] = {question: [] for question in hidden}
-        assert read(**nobody).processes == ()
-
-    def test_a_process_that_computes_and_draws_is_listed_once(self) -> None:
-        found = read(
-            nvmlDeviceGetComputeRunningProcesses=[process(77, 2 * GIB)],
-            nvmlDeviceGetGraphicsRunningProcesses=[process(77, 2 * GIB)],
-        )
-        assert found.processes == (ProcessReading(77, "compute", "program 77", 2 * GIB),)
+COMPUTE, DRAW = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
+OTHER, MINE = process(31337, 5 * GIB), process(77, 2 * GIB)
 
 
-class TestFinding:
-    def test_torch_gives_a_uuid_without_its_kind(self) -> None:
-        def handle(uuid: str) -> str:
-            if uuid != "MIG-1234":
-                raise NVMLError(6)  # NVML_ERROR_NOT_FOUND
-            return "slice"
+@pytest.mark.parametrize(
+    ("pid", "answers", "memory", "basis"),
+    [
+        # NVML reports the process number on the host, which no process in a container has: the only
+        # one is taken for ours, and one that draws is not one more. Of several none is.
+        (12, {COMPUTE: [OTHER]}, 5 * GIB, BY_BEING_ALONE),
+        (12, {COMPUTE: [OTHER], DRAW: [process(9, GIB)]}, 5 * GIB, BY_BEING_ALONE),
+        (12, {}, None, ""),
+        (77, {COMPUTE: [process(77, None)]}, None, ""),  # WDDM and WSL name no bytes
+        (77, {COMPUTE: [MINE], DRAW: [MINE]}, 2 * GIB, BY_PID),
+    ],
+)
+def test_the_memory_of_this_process(
+    pid: int, answers: dict[str, Any], memory: int | None, basis: str
+) -> None:
+    found = read(pid=pid, **answers)
+    assert (found.process_memory, found.process_basis) == (memory, basis)
+    assert len({each.pid for each in found.processes or ()}) == len(found.processes or ())
 
-        names: list[Any] = []
-        nvml = fake_nvml(
-            nvmlDeviceGetHandleByUUID=handle, nvmlDeviceGetName=lambda found: names.append(found)
-        )
-        DeviceReader(uuid="1234", nvml=nvml).read()
-        assert names == ["slice"]
 
-    def test_an_unknown_uuid_has_no_values(self) -> None:
-        reader = DeviceReader(uuid="1234", nvml=fake_nvml(nvmlDeviceGetHandleByUUID=NVMLError(6)))
+def test_hidden_processes_do_not_count_as_no_processes() -> None:
+    assert read(**dict.fromkeys((COMPUTE, DRAW), NO_PERMISSION)).processes is None
+    assert read(**{COMPUTE: [], DRAW: []}).processes == ()
+
+
+def test_torch_gives_a_uuid_without_its_kind() -> None:
+    def handle(uuid: str) -> str:
+        if uuid != "MIG-1234":
+            raise NVMLError(6)  # NVML_ERROR_NOT_FOUND
+        return "slice"
+
+    names: list[Any] = []
+    nvml = fake_nvml(
+        nvmlDeviceGetHandleByUUID=handle, nvmlDeviceGetName=lambda found: names.append(found)
+    )
+    DeviceReader(uuid="1234", nvml=nvml).read()
+    assert names == ["slice"]
+
+
+def test_an_unknown_uuid_has_no_values() -> None:
+    reader = DeviceReader(uuid="1234", nvml=fake_nvml(nvmlDeviceGetHandleByUUID=NVMLError(6)))
+    assert reader.read() == DeviceReading("0")
+
+
+def test_without_a_driver_every_value_is_absent() -> None:
+    with DeviceReader(0, nvml=fake_nvml(nvmlInit=NVMLError(12))) as reader:
         assert reader.read() == DeviceReading("0")
 
-    def test_without_a_driver_every_value_is_absent(self) -> None:
-        with DeviceReader(0, nvml=fake_nvml(nvmlInit=NVMLError(12))) as reader:
-            assert reader.read() == DeviceReading("0")
 
-    def test_nvml_is_ended_as_often_as_started(self) -> None:
-        nvml = fake_nvml()
-        with DeviceReader(0, nvml=nvml) as reader:
-            reader.read()
-            reader.read()
-        assert reader.read() == DeviceReading("0")
-        assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
+def test_nvml_is_ended_as_often_as_started() -> None:
+    nvml = fake_nvml()
+    with DeviceReader(0, nvml=nvml) as reader:
+        reader.read()
+        reader.read()
+    assert reader.read() == DeviceReading("0")
+    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
 
 
-class TestAll:
-    def test_each_gpu_and_no_process_is_ours(self) -> None:
-        found = read_all(fake_nvml(nvmlDeviceGetCount=2))
-        assert [each.label for each in found] == ["0", "1"]
-        assert found[0] == replace(WHOLE, process_memory=None, process_basis="")
-
-    def test_slices_follow_their_gpu(self) -> None:
-        def part(handle: Any, number: int) -> str:
-            if number == 1:
-                raise NVMLError(6)  # a place for a slice that does not exist
-            return f"{handle}, slice {number}"
-
-        nvml = fake_nvml(
-            nvmlDeviceGetMigMode=lambda handle: [int("slice" not in handle), 0],
-            nvmlDeviceGetMaxMigDeviceCount=3,
-            nvmlDeviceGetMigDeviceHandleByIndex=part,
-            nvmlDeviceGetName=lambda handle: handle,
-        )
-        found = read_all(nvml)
-        assert [(each.label, each.name) for each in found] == [
-            ("0", "handle 0"),
-            ("0:0", "handle 0, slice 0"),
-            ("0:2", "handle 0, slice 2"),
-        ]
-
-    def test_a_gpu_that_cannot_be_reached_is_still_one(self) -> None:
-        found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=NO_PERMISSION))
-        assert found == (DeviceReading("0"),)
-        found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
-        assert found == (DeviceReading("0", lost=True),)
-
-    def test_this_machine_answers(self) -> None:
-        for device in read_all():
-            for field in fields(device):
-                value = getattr(device, field.name)
-                assert not isinstance(value, int) or value >= 0
+def test_all_are_each_gpu_and_no_process_is_ours() -> None:
+    found = read_all(fake_nvml(nvmlDeviceGetCount=2))
+    assert [each.label for each in found] == ["0", "1"]
+    assert found[0] == replace(WHOLE, process_memory=None, process_basis="")
 
 
-class TestResidentSetSize:
-    def test_grows_with_what_is_touched(self) -> None:
-        before = rss_bytes()
-        if before is None:
-            pytest.skip("no /proc here")
-        # Fresh pages from the system: an allocator may return pages that were used before.
-        with mmap.mmap(-1, 64 << 20) as held:
-            for at in range(0, len(held), mmap.PAGESIZE):
-                held[at] = 1
-            after = rss_bytes()
-        assert after is not None
-        assert 60 << 20 < after - before < 80 << 20
+def test_slices_follow_their_gpu() -> None:
+    def part(handle: Any, number: int) -> str:
+        if number == 1:
+            raise NVMLError(6)  # a place for a slice that does not exist
+        return f"{handle}, slice {number}"
 
-    def test_is_the_second_number_in_pages(self, tmp_path: Path) -> None:
-        (tmp_path / "proc/self").mkdir(parents=True)
-        (tmp_path / "proc/self/statm").write_text("900 25 7 1 0 80 0\n")
-        assert rss_bytes(tmp_path) == 25 * os.sysconf("SC_PAGE_SIZE")
+    nvml = fake_nvml(
+        nvmlDeviceGetMigMode=lambda handle: [int("slice" not in handle), 0],
+        nvmlDeviceGetMaxMigDeviceCount=3,
+        nvmlDeviceGetMigDeviceHandleByIndex=part,
+        nvmlDeviceGetName=lambda handle: handle,
+    )
+    found = read_all(nvml)
+    assert [(each.label, each.name) for each in found] == [
+        ("0", "handle 0"),
+        ("0:0", "handle 0, slice 0"),
+        ("0:2", "handle 0, slice 2"),
+    ]
 
-    def test_is_absent_without_proc(self, tmp_path: Path) -> None:
-        assert rss_bytes(tmp_path) is None
+
+def test_a_gpu_that_cannot_be_reached_is_still_one() -> None:
+    found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=NO_PERMISSION))
+    assert found == (DeviceReading("0"),)
+    found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
+    assert found == (DeviceReading("0", lost=True),)
+
+
+def test_this_machine_answers() -> None:
+    for device in read_all():
+        for field in fields(device):
+            value = getattr(device, field.name)
+            assert not isinstance(value, int) or value >= 0
+
+
+def test_the_resident_set_grows_with_what_is_touched() -> None:
+    before = rss_bytes()
+    if before is None:
+        pytest.skip("no /proc here")
+    # Fresh pages from the system: an allocator may return pages that were used before.
+    with mmap.mmap(-1, 64 << 20) as held:
+        for at in range(0, len(held), mmap.PAGESIZE):
+            held[at] = 1
+        after = rss_bytes()
+    assert 60 << 20 < after - before < 80 << 20
+
+
+def test_it_is_the_second_number_in_pages(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/statm").write_text("900 25 7 1 0 80 0\n")
+    assert rss_bytes(tmp_path) == 25 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_it_is_absent_without_proc(tmp_path: Path) -> None:
+    assert rss_bytes(tmp_path) is None
 
 
 def test_devices_are_the_whole_gpus() -> None:
