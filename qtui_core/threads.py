@@ -1,10 +1,11 @@
 """How many threads a process of qtui computes with: what `--threads` says, else the cores that it
-may use. Standard library only."""
+may use; and the environment that a child inherits. Standard library only."""
 
 from __future__ import annotations
 
 import math
 import os
+import sysconfig
 from collections.abc import Callable, MutableMapping
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,22 @@ def limit_libraries(environment: MutableMapping[str, str]) -> None:
             environment[name] = str(chosen)
         elif usable_cores() < _own_cores():
             environment.setdefault(name, str(usable_cores()))
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child that must import the same qtui, also from a source tree.
+
+    Children are started with `python -P`, which leaves the current directory off their path,
+    because a user's file there may have the name of a library. So a source tree is named
+    explicitly.
+    """
+    environment = dict(os.environ)
+    limit_libraries(environment)
+    root = str(Path(__file__).resolve().parents[1])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        inherited = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([root, *([inherited] if inherited else [])])
+    return environment
 
 
 def chosen_threads(environment: MutableMapping[str, str] = os.environ) -> int | None:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from qtui_core.activations.observers import ActivationRecord, Float64, Observed, RangeRule
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_by_types import instances_of
 
-from qtui_core.live.recording import KINDS, from_line, to_line
 from qtui_core.live.snapshot import SCHEMA_VERSION, RecordingHeader, Sample, Snapshot, StepTaken
+from qtui_core.live.state import KINDS, from_line, to_line
 from qtui_core.recorded_lines import LineError
 
 

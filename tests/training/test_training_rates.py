@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain, to_line
 from qtui_core.memory.devices.device import find_device
 from qtui_core.roofline.hierarchy import L2, hierarchy
 from qtui_core.roofline.rates import DeviceFacts, MeasuredRate, device_of_facts, with_facts
+from qtui_core.threads import child_environment
 
 torch = LazyImport("torch")
 facts_of, measure_copy, measure_product, time_calls = lazy_names(

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from qtui_core.answers.tensors import OutlierReport, TensorStatistics
+from qtui_core.answers import OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes, format_count

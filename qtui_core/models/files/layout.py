@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -15,6 +14,7 @@ from qtui_core.models.files.pickles import refusal, weight_pickles
 from qtui_core.models.files.safetensors import Header
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.tensors import TensorInfo
+from qtui_core.quantities import plural
 
 CONFIG = "config.json"
 #: Where ModelOpt tells its quantization, beside a config.json that does not.
@@ -55,8 +55,8 @@ def choose_weights(names: Iterable[str], where: str, folder: Path | None = None)
         folder: where that is on this machine, if it is on it.
 
     Raises:
-        ModelError: several files compete and nothing says which is meant, or a file is one
-            shard of a set that is not all there.
+        ModelError: several files compete and nothing says which is meant, or a set of shards is
+            not all there.
     """
     top = sorted(n for n in names if "/" not in n)
     files = [n for n in top if n.endswith(SUFFIX)]
@@ -77,33 +77,18 @@ def choose_weights(names: Iterable[str], where: str, folder: Path | None = None)
 
 
 def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
-    subject = f"{where[0].upper()}{where[1:]}"
+    """The files, if they are one complete set; a few tools count from 0."""
     matches = [match for match in map(_SHARD.fullmatch, files) if match]
-    series = {(m[1], int(m[3])) for m in matches}
-    if len(series) != 1 or len(matches) < len(files):
-        raise ModelError(
-            f"{subject} holds {len(files)} safetensors files ({listed(list(files))}) and no index "
-            f"that says which belong together. Open one of them by its path."
-        )
-    ((stem, count),) = series
-    numbers = [int(match[2]) for match in matches]
-    first = 0 if 0 in numbers else 1  # a few tools count from 0
-    for at, (number, name) in enumerate(zip(numbers, files, strict=True)):
-        if number in numbers[:at] or not first <= number < first + count:
-            raise ModelError(
-                f"{subject} holds {quoted(name)}, which is not one of the {count:,} shards of one "
-                f"model. Remove what is not of this model."
-            )
-    if len(numbers) < count:
-        absent = (n for n in range(first, first + count) if n not in numbers)
-        digits, total = len(matches[0][2]), matches[0][3]
-        names = [f"{stem}-{n:0{digits}}-of-{total}{SUFFIX}" for n in islice(absent, 3)]
-        more = count - len(numbers) - len(names)
-        raise ModelError(
-            f"{subject} holds {len(numbers):,} of {count:,} shards; missing: {listed(names)}"
-            f"{f' and {more:,} more' if more else ''}."
-        )
-    return tuple(files)
+    numbers = sorted(int(match[2]) for match in matches)
+    count, sets = len(files), {(match[1], int(match[3])) for match in matches}
+    whole = numbers in ([*range(count)], [*range(1, count + 1)])
+    if whole and len(sets) == 1 and sets.pop()[1] == count:
+        return tuple(files)
+    raise ModelError(
+        f"{where[0].upper()}{where[1:]} holds {plural(len(files), 'safetensors file')} "
+        f"({listed([*files])}) and no index that says which belong together. Download what is "
+        f"missing, or open one of them by its path."
+    )
 
 
 def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
