@@ -22,7 +22,7 @@ from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import regular_file_size, unreadable
 from qtui_core.models.files.safetensors import MAX_SIZE, Header
 from qtui_core.models.quoting import listed, printable, quoted
-from qtui_core.models.recognise import QuantizationInfo
+from qtui_core.models.recognise import CodeTensor, QuantizationInfo
 from qtui_core.models.tensors import DESCRIBED_IN, DTYPE_BITS, Role, TensorInfo
 
 #: Dimensions of a tensor: GGML_MAX_DIMS.
@@ -296,8 +296,7 @@ def describe_gguf(tensors: Mapping[str, TensorInfo]) -> QuantizationInfo | None:
             f"{weights:,} weights at {bits:.2f} bits each, scales counted. Statistics are of the "
             f"decoded values."
         ),
-        tensors=tuple(t.name for t in codes),
-        parameters={t.name: t.parameters for t in codes},
+        codes={t.name: CodeTensor("gguf", t.parameters) for t in codes},
     )
 
 
