@@ -16,7 +16,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.evaluation.figures import LIMITED
 from qtui_core.files import without_waiting
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import BINARY_UNITS, format_bytes, plural
 

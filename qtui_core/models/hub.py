@@ -24,9 +24,14 @@ from qtui_core.errors import ModelError
 from qtui_core.extras import MissingLibrary, importing
 from qtui_core.job import Job
 from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE, WeightFiles, choose_weights
-from qtui_core.models.files.links import followed
-from qtui_core.models.files.local import MOST_TEXT_BYTES, LocalFile, read_header
-from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
+from qtui_core.models.files.local import MOST_TEXT_BYTES, LocalFile, followed
+from qtui_core.models.files.safetensors import (
+    PREFIX,
+    Header,
+    header_length,
+    parse_header,
+    read_header,
+)
 from qtui_core.models.places import Folder, Headers, named_files, open_at, read_config
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource, TensorFile

@@ -16,14 +16,15 @@ from qtui_core.models.files.layout import (
     GGUF_SUFFIX,
     INDEX_SUFFIX,
     NO_WEIGHTS,
+    PICKLE_SUFFIXES,
     QUANT_CONFIG,
     SUFFIX,
     WeightFiles,
     choose_weights,
     merge_headers,
+    refusal,
 )
 from qtui_core.models.files.local import LocalFile, unreadable
-from qtui_core.models.files.pickles import PICKLE_SUFFIXES, refusal
 from qtui_core.models.places import Folder, open_at, read_config
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qtui_core.models import ModelSource
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
 from qtui_core.packed.stored_tensors import (
     Description,

@@ -10,16 +10,11 @@ from numpy.typing import NDArray
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
-from qtui_core.models.files.arrays import read_float32
+from qtui_core.models.files.arrays import NUMPY, read_float32
 from qtui_core.models.quoting import quoted
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]
-
-_INTEGERS = {
-    "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
-    "I64": "<i8",
-}  # fmt: skip
 
 
 class Decoder(Protocol):
@@ -73,8 +68,8 @@ class StoredTensors:
         """A stored tensor of integers in its own shape and dtype; of 8-bit floats and E8M0 scales,
         their bytes. Read-only."""
         info = self.info(name)
-        stored = "u1" if info.dtype.startswith("F8_") else _INTEGERS.get(info.dtype)
-        if stored is None:
+        stored = "u1" if info.dtype.startswith("F8_") else NUMPY.get(info.dtype, "float")
+        if "f" in stored:
             raise self.fault(f"{quoted(name)} holds {info.dtype} where integers are expected")
         return self.raw(name).view(stored).reshape(info.shape)
 

@@ -15,7 +15,7 @@ from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.files.gguf import ggml_type
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import declared_method, name_of_weight, quantization_config
-from qtui_core.packed import bitsandbytes, compressed, fp4, integers, scaled
+from qtui_core.packed import bitsandbytes, compressed, integers, scaled
 from qtui_core.packed.stored_tensors import (
     Decoder,
     Description,
@@ -37,8 +37,8 @@ _METHODS: dict[str, tuple[Describe, Callable[[StoredTensors], Decoder]]] = {
     "compressed-tensors": (compressed.describe_compressed, compressed.CompressedDecoder),
     "fp8": (scaled.describe_scaled, scaled.ScaledDecoder),
     "int8": (scaled.describe_scaled, scaled.ScaledDecoder),
-    "mxfp4": (fp4.describe_mxfp4, fp4.Mxfp4Decoder),
-    "nvfp4": (fp4.describe_nvfp4, fp4.Nvfp4Decoder),
+    "mxfp4": (scaled.describe_mxfp4, scaled.Mxfp4Decoder),
+    "nvfp4": (scaled.describe_nvfp4, scaled.Nvfp4Decoder),
 }
 
 #: The scheme closest to each type of GGUF block. K types search for good scales and round them to

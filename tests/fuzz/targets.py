@@ -35,7 +35,7 @@ from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import ModelSource, TensorInfo, open_model
 from qtui_core.models.files import gguf, layout, safetensors
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.opening import AdapterSource
 from qtui_core.schemes.scheme import Scheme
 

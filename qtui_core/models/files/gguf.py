@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.links import followed
-from qtui_core.models.files.local import regular_file_size, unreadable
+from qtui_core.models.files.local import followed, regular_file_size, unreadable
 from qtui_core.models.files.safetensors import MAX_SIZE, Header
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import CodeTensor, QuantizationInfo

@@ -1,18 +1,20 @@
-"""Which files of a folder or a repository are the weights."""
+"""Which files of a folder or a repository are the weights; and how to make safetensors of pickles,
+which are not opened."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.jsontext import load_object
-from qtui_core.models.files.pickles import refusal, weight_pickles
+from qtui_core.models.files.local import load_object
 from qtui_core.models.files.safetensors import Header
-from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.tensors import TensorInfo
 from qtui_core.quantities import plural
 
@@ -26,6 +28,17 @@ INDEX_SUFFIX = ".safetensors.index.json"
 GGUF_SUFFIX = ".gguf"
 #: How the sentence begins that says so, where there is nothing else to say.
 NO_WEIGHTS = "There are no weights"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+#: Each file given to it becomes a safetensors file of the same name beside it. Weights-only
+#: loading refuses code; `clone` undoes sharing, which safetensors does not store.
+CONVERT_COMMAND = (
+    'python -c "import sys, torch; from safetensors.torch import save_file; '
+    "[save_file({k: v.contiguous().clone() for k, v in torch.load(p, map_location='cpu', "
+    "weights_only=True).items()}, p.rpartition('.')[0] + '.safetensors') for p in sys.argv[1:]]\""
+)
+#: More files than this are given to the command as one pattern.
+_MAX_SPELLED = 3
 
 _SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 
@@ -171,3 +184,32 @@ def natural_key(name: str) -> tuple[object, ...]:
         number = str(digits).lstrip("0")
         parts[2 * i + 1] = (len(number), number, len(str(digits)))
     return tuple(parts)
+
+
+def weight_pickles(names: Sequence[str]) -> list[str]:
+    """The pickles among the names of a folder, without the state of the training that made them
+    (optimizer.pt, training_args.bin, …) where the weights have the name they usually have."""
+    pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
+    return [n for n in pickles if n.startswith("pytorch_model")] or pickles
+
+
+def refusal(start: str, paths: Sequence[str], how: str = "Convert it") -> str:
+    """The sentence on pickles at these paths; `start` ends in what "code from the file" follows,
+    `how` is what to do once."""
+    return (
+        f"{start} code from the file, so qtui does not open it. {how} once, where you trust it: "
+        f"{convert_command(paths)}"
+    )
+
+
+def convert_command(paths: Sequence[str]) -> str:
+    """The command that converts the pickles at these paths, every one to a file of its own."""
+    # Two pickles of one name would end in one file: the second is another form of the first.
+    distinct = [*{p.rpartition(".")[0]: p for p in reversed(paths)}.values()][::-1]
+    words = [shlex.quote(printable(p)) for p in distinct]
+    if len(distinct) > _MAX_SPELLED:
+        # Of characters, as the shards of a model differ in their numbers.
+        start = os.path.commonprefix(distinct)  # noqa: RUF071
+        suffixes = sorted({p.rpartition(".")[2] for p in distinct})
+        words = [f"{shlex.quote(printable(start))}*.{suffix}" for suffix in suffixes]
+    return " ".join([CONVERT_COMMAND, *words])
