@@ -58,6 +58,8 @@ _MAX_ID = 96
 #: What may pass, and how a signed address answers that has expired.
 _RETRY_STATUS = (408, 429, 500, 502, 503, 504)
 _EXPIRED = (400, 401, 403, 404, 410)
+#: Where in a file, and of how many bytes, the body of a reply is.
+_PLACED = r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})"
 #: One of these is in every snapshot of a model that was ever used.
 _LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
 
@@ -245,17 +247,23 @@ class RemoteFile:
                 raise ModelError(f"{quoted(self.name)} on the server is empty or was cut off.")
             hf_raise_for_status(reply)
             self._location = str(reply.url) if str(reply.url) != self._url else None
-            first, size = self._placed(status, reply.headers)
-            if size < end and exact:
-                raise ModelError(
-                    f"{quoted(self.name)} on the server has {size:,} bytes, fewer than its header "
-                    f"says."
-                )
+            said = (reply.headers.get(f"content-{name}", "") for name in ("range", "length"))
+            part, whole = map(re.fullmatch, (_PLACED, r"\d{1,19}"), said)
+            first, size = -1, 0
+            if status == 206 and part:
+                first, size = int(part[1]), int(part[2])
+            elif status == 200 and whole:
+                first, size = 0, int(whole[0])
             if first != position:
                 # Skipping to the rows would mean downloading everything before them.
                 raise ModelError(
                     f"The server of {quoted(self.name)} does not serve parts of files. Download "
                     f"the model (`hf download`) and open its folder."
+                )
+            if size < end and exact:
+                raise ModelError(
+                    f"{quoted(self.name)} on the server has {size:,} bytes, fewer than its header "
+                    f"says."
                 )
             most = min(end, size) - begin
             for chunk in reply.iter_raw():
@@ -266,17 +274,6 @@ class RemoteFile:
                 if more or (status == 200 and len(data) == most):
                     break
         return most, size
-
-    def _placed(self, status: int, headers: Mapping[str, str]) -> tuple[int, int]:
-        """Where in the file the body of a reply begins, and the size of the file."""
-        said = headers.get("content-range", ""), headers.get("content-length", "")
-        part = re.fullmatch(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})", said[0])
-        whole = re.fullmatch(r"\d{1,19}", said[1])
-        if status == 206 and part:
-            return int(part[1]), int(part[2])
-        if status == 200 and whole:
-            return 0, int(whole[0])
-        raise ModelError(f"The server of {quoted(self.name)} does not say what it sends of it.")
 
 
 @cache

@@ -127,8 +127,6 @@ def test_other_formats_have_the_way_that_is_their_own() -> None:
     assert next(iter(reports("int4:group32", first, None))) == "per group32"
     with pytest.raises(UsageError, match="no scale that could be fixed"):
         static(Scheme.parse("nf4"), RangeRule(), first.observed)
-    with pytest.raises(UsageError, match="static range"):
-        as_written(Scheme.parse("int8:model"))
 
 
 def test_ranges_stop_when_cancelled() -> None:
@@ -195,15 +193,13 @@ def test_small_errors_are_not_lost_in_the_output() -> None:
     assert 0 < exact < 1e-12
 
 
-def test_tokens_that_are_not_finite_are_left_out_and_shapes_are_checked() -> None:
+def test_tokens_that_are_not_finite_are_left_out() -> None:
     x = recording(1).rows.copy()
     w = np.ones((4, 64), np.float32)
     int8 = [as_written(Scheme.parse("int8:row"))]
     clean = output_errors(x[2:], w, None, [None], int8)[0][0]
     x[0, 3], x[1, 4] = np.nan, np.inf
     assert output_errors(x, w, None, [None], int8)[0][0].relative_mse == clean.relative_mse
-    with pytest.raises(UsageError, match="does not take x"):
-        output_errors(x[:, :10], w, None, [None], int8)
     with pytest.raises(UsageError, match="finite"):
         output_errors(x[:2], w, None, [None], int8)
     with pytest.raises(Cancelled):
