@@ -87,16 +87,16 @@ def _shares(root: Path) -> list[float]:
     """The processor time that each of its control groups allows, in cores; read once, as every
     tensor asks. A container sees its own group as the topmost one."""
     top = root / "sys/fs/cgroup"
-    lines = _text(root / "proc/self/cgroup").splitlines()
+    lines = text_of(root / "proc/self/cgroup").splitlines()
     own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
     groups = [group for group in (top / own, *(top / own).parents) if group.is_relative_to(top)]
-    limits = [_text(group / "cpu.max").split() for group in groups]
-    limits.append([_text(top / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
+    limits = [text_of(group / "cpu.max").split() for group in groups]
+    limits.append([text_of(top / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
     pairs = [pair for pair in limits if len(pair) == 2 and all(map(str.isdecimal, pair))]
     return [int(quota) / int(period) for quota, period in pairs if int(period)]
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

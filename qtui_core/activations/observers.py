@@ -1,7 +1,7 @@
 """What is kept of the values that flow through a module, and the ranges made from it.
 
-An `Observer` sees every token and keeps a few numbers per channel and one histogram. A range rule
-(`MinMax`, `Percentile`) turns what was observed into the range of a fixed scale.
+Of every token a few numbers per channel and one histogram are kept, which a range rule turns into
+the range of a fixed scale.
 """
 
 from __future__ import annotations
@@ -30,57 +30,48 @@ _HALF = BINS // 2
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
 class Observed:
-    """What was observed of activations `[tokens, features]`. Numbers are over the finite elements;
-    None if there are none.
+    """What was observed of activations `[tokens, features]`, one batch at a time. Numbers are over
+    the finite elements; None if there are none.
 
     Attributes:
         tokens, features: how many.
         nonfinite: NaN and infinities.
         min, max: of all elements.
         channel_absmax: float32 `[features]`, the largest magnitude in each channel.
-        second_moment: float64 `[features]`, the mean square of each channel over the tokens,
-            E[x_j^2]; a NaN or infinity counts as 0.
         counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in ascending
             order of values.
     """
 
-    tokens: int
-    features: int
-    nonfinite: int
-    min: float | None
-    max: float | None
-    channel_absmax: Float32
-    second_moment: Float64
-    counts: Int64
-
-
-class Observer:
-    """Observes the inputs or outputs of one module, one batch at a time."""
-
     def __init__(self, features: int) -> None:
-        self._tokens = 0
-        self._nonfinite = 0
-        self._low, self._high = np.inf, -np.inf
-        self._absmax = np.zeros(features, np.float32)
+        self.tokens, self.features, self.nonfinite = 0, features, 0
+        self.min: float | None = None
+        self.max: float | None = None
+        self.channel_absmax = np.zeros(features, np.float32)
+        self.counts = np.zeros(BINS, np.int64)
         self._squares = np.zeros(features, np.float64)
-        self._counts = np.zeros(BINS, np.int64)
+
+    @property
+    def second_moment(self) -> Float64:
+        """float64 `[features]`, the mean square of each channel over the tokens, E[x_j^2]; a NaN
+        or infinity counts as 0."""
+        return self._squares / max(1, self.tokens)
 
     def add(self, x: Float32) -> None:
         """Adds tokens, float32 `[tokens, features]`."""
         finite = np.isfinite(x)
         missing = x.size - int(np.count_nonzero(finite))
         values = x[finite] if missing else x.reshape(-1)
-        self._tokens += x.shape[0]
-        self._nonfinite += missing
+        self.tokens += x.shape[0]
+        self.nonfinite += missing
         if not values.size:
             return
-        self._low = min(self._low, float(values.min()))
-        self._high = max(self._high, float(values.max()))
+        low, high = float(values.min()), float(values.max())
+        self.min = low if self.min is None else min(self.min, low)
+        self.max = high if self.max is None else max(self.max, high)
         self._count(values)
         x = np.where(finite, x, np.float32(0)) if missing else x
-        np.maximum(self._absmax, np.abs(x).max(axis=0), out=self._absmax)
+        np.maximum(self.channel_absmax, np.abs(x).max(axis=0), out=self.channel_absmax)
         self._squares += np.einsum("ij,ij->j", x, x, dtype=np.float64)
 
     def _count(self, values: Float32) -> None:
@@ -89,21 +80,7 @@ class Observer:
             bins = (words >> _DROPPED_BITS).astype(np.int64)
             # Reorders sign and magnitude by value: -inf comes first, -0 just below 0.
             bins = np.where(bins < _HALF, bins + _HALF, BINS - 1 - bins)
-            self._counts += np.bincount(bins, minlength=BINS)
-
-    def observed(self) -> Observed:
-        """What was observed so far."""
-        anything = self._low <= self._high
-        return Observed(
-            tokens=self._tokens,
-            features=self._absmax.size,
-            nonfinite=self._nonfinite,
-            min=self._low if anything else None,
-            max=self._high if anything else None,
-            channel_absmax=self._absmax.copy(),
-            second_moment=self._squares / max(1, self._tokens),
-            counts=self._counts.copy(),
-        )
+            self.counts += np.bincount(bins, minlength=BINS)
 
 
 @dataclass(frozen=True)
@@ -187,17 +164,23 @@ class EvenSample:
         return self._parts[0]
 
 
-@dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """The inputs or the outputs of a module over one text.
+    """The inputs or the outputs of a module over one text: `observed` over all tokens, and rows of
+    evenly spaced tokens, of `keep_bytes` at most."""
 
-    Attributes:
-        observed: over all tokens.
-        rows: float32 `[kept, features]`, of evenly spaced tokens.
-    """
+    def __init__(self, features: int, keep_bytes: int) -> None:
+        self.observed = Observed(features)
+        self._sample = EvenSample(features, keep_bytes // (4 * features))
 
-    observed: Observed
-    rows: Float32
+    def add(self, x: Float32) -> None:
+        """Adds tokens, float32 `[tokens, features]`."""
+        self.observed.add(x)
+        self._sample.add(x)
+
+    @property
+    def rows(self) -> Float32:
+        """float32 `[kept, features]`, of evenly spaced tokens."""
+        return self._sample.rows()
 
     @property
     def whole(self) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from every import over
 
-from qtui_core.activations.observers import EvenSample, Observer, RangeRule
+from qtui_core.activations.observers import EvenSample, Observed, RangeRule
 from qtui_core.errors import UsageError
 
 
@@ -24,10 +24,10 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def observe(x: np.ndarray, pieces: int = 7):
-    observer = Observer(x.shape[1])
+    observed = Observed(x.shape[1])
     for part in np.array_split(x, pieces):
-        observer.add(part)
-    return observer.observed()
+        observed.add(part)
+    return observed
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 3000])

@@ -8,7 +8,7 @@ from every import every
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
-from qtui_core.activations.observers import ActivationRecord, Observer, RangeRule
+from qtui_core.activations.observers import ActivationRecord, RangeRule
 from qtui_core.activations.quantized import (
     as_written,
     columns_of,
@@ -38,9 +38,9 @@ def recording(
 
 
 def of_rows(x: np.ndarray) -> ActivationRecord:
-    observer = Observer(x.shape[1])
-    observer.add(x)
-    return ActivationRecord(observer.observed(), x)
+    record = ActivationRecord(x.shape[1], x.nbytes)
+    record.add(x)
+    return record
 
 
 def sqnr(x: np.ndarray, y: np.ndarray) -> float:
