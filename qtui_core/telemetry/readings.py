@@ -79,6 +79,10 @@ class DeviceReading:
     unified: bool | None = None
     lost: bool = False
 
+    PRINTED = (("index", lambda reading: int(reading.label)), "name",
+               ("memory_used_bytes", "memory_used"),
+               ("memory_total_bytes", "memory_total"))  # fmt: skip
+
 
 def start_nvml(nvml: Any = None) -> Any:
     """The module, initialised; None without a driver. The caller must call `nvmlShutdown`.
@@ -179,7 +183,7 @@ class DeviceReader:
         """The state of the device now."""
         if self._handle is None:
             return DeviceReading(self.label)
-        return read_handle(self._nvml, self._handle, self.label, self._pid)
+        return _read_handle(self._nvml, self._handle, self.label, self._pid)
 
 
 def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
@@ -198,38 +202,20 @@ def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
             if handle is None:
                 readings.append(DeviceReading(str(index), lost=error == GPU_IS_LOST))
                 continue
-            readings.append(read_handle(nvml, handle, str(index)))
+            readings.append(_read_handle(nvml, handle, str(index)))
             most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) if readings[-1].mig else 0
             for number in range(most or 0):  # the most slices that are possible
                 part = answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
                 if part is not None:
-                    readings.append(read_handle(nvml, part, f"{index}:{number}"))
+                    readings.append(_read_handle(nvml, part, f"{index}:{number}"))
     finally:
         answer(nvml, "nvmlShutdown")
     return tuple(readings)
 
 
-@dataclass(frozen=True)
-class GpuReading:
-    """One GPU. Memory is in bytes; what is used is that of all processes on it, not only this one.
-    None means that the driver does not report the value."""
-
-    index: int
-    name: str | None
-    memory_used: int | None
-    memory_total: int | None
-
-    PRINTED = ("index", "name", ("memory_used_bytes", "memory_used"),
-               ("memory_total_bytes", "memory_total"))  # fmt: skip
-
-
-def read_devices(nvml: Any = None) -> tuple[GpuReading, ...]:
+def read_devices(nvml: Any = None) -> tuple[DeviceReading, ...]:
     """Every GPU that the driver reports, in its order, without MIG slices."""
-    return tuple(
-        GpuReading(int(reading.label), reading.name, reading.memory_used, reading.memory_total)
-        for reading in read_all(nvml)
-        if reading.label.isdecimal()
-    )
+    return tuple(reading for reading in read_all(nvml) if reading.label.isdecimal())
 
 
 @dataclass(frozen=True)
@@ -253,7 +239,7 @@ def read_driver(nvml: Any = None) -> Driver | None:
     return Driver(version, pair)
 
 
-def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
+def _read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
     """The state of the device with this NVML handle; NVML must be open. `pid` is a process known to
     be on the device, whose memory is read separately."""
     memory, error = memory_of(nvml, handle)
@@ -263,7 +249,7 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
         reserved = getattr(memory, "reserved", None)
         memories = int(memory.used), int(memory.free), int(memory.total), _whole(reserved)
     processes = _processes(nvml, handle)
-    own, basis = (None, "") if pid is None else own_memory(processes, pid)
+    own, basis = (None, "") if pid is None else _own_memory(processes, pid)
     rates = answer(nvml, "nvmlDeviceGetUtilizationRates", handle)
     mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
     return DeviceReading(
@@ -304,7 +290,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
     return tuple(processes.values()) if listed else None
 
 
-def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[int | None, str]:
+def _own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[int | None, str]:
     """The bytes of process `pid`, which is on the device, and how they are known; (None, "") if
     they are not.
 

@@ -26,7 +26,6 @@ from qtui_core.telemetry.readings import (
     BY_PID,
     DeviceReader,
     DeviceReading,
-    GpuReading,
     ProcessReading,
     read_all,
     read_devices,
@@ -273,9 +272,9 @@ class TestResidentSetSize:
 
 
 def test_devices_are_the_whole_gpus() -> None:
-    assert read_devices(fake_nvml()) == (GpuReading(0, "NVIDIA L4", 3 * GIB, 24 * GIB),)
+    assert read_devices(fake_nvml()) == (replace(WHOLE, process_memory=None, process_basis=""),)
     lost = read_devices(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
-    assert lost == (GpuReading(0, None, None, None),)
+    assert lost == (DeviceReading("0", lost=True),)
     for question in ("nvmlInit", "nvmlDeviceGetCount"):
         assert read_devices(fake_nvml(**{question: NVMLError()})) == ()
     for device in read_devices():  # of this machine
