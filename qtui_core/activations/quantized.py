@@ -232,7 +232,10 @@ def output_errors(
     total = float(_channel_squares(y).sum())
     width = y.shape[1]
     del y
-    changes = [_change(x, way) for way in activation_schemes]
+    changes = [
+        None if w is None else quantize(x, w.scheme, model_absmax=w.extent).dequantize() - x
+        for w in activation_schemes
+    ]
     table = []
     for scheme in weight_schemes:
         used, from_weight = weight, None
@@ -250,12 +253,6 @@ def output_errors(
             row.append(OutputError(relative, wrong))
         table.append(row)
     return table
-
-
-def _change(x: Float32, way: ActivationScheme | None) -> Float32 | None:
-    if way is None:
-        return None
-    return quantize(x, way.scheme, model_absmax=way.extent).dequantize() - x
 
 
 def _channel_squares(y: Float32) -> Float64:

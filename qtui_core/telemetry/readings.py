@@ -45,8 +45,7 @@ class DeviceReading:
         label: its number in NVML, "0", or "0:1" for a MIG slice.
         memory_used, memory_free, memory_total: of all processes together.
         memory_reserved: what the driver and the firmware keep, which belongs to no process. It is
-            not part of `memory_used` if the driver reports it (version 2 of
-            nvmlDeviceGetMemoryInfo), else None.
+            not part of `memory_used`.
         process_memory: of the process that the reader was given; `process_basis` says how it is
             known.
         gpu_percent: share of the last sampling period in which a kernel ran; memory_percent: in
@@ -108,33 +107,23 @@ def answer(nvml: Any, question: str, *arguments: Any) -> Any:
 
 
 def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int | None]:
-    """NVML's answer and None; or None and the number of NVML's error (0 if it gave no number).
-
-    A function that is missing from this version of the module or driver counts as NOT_SUPPORTED.
-    Old drivers return names that are not UTF-8, for which the module raises UnicodeDecodeError.
-    """
-    function = getattr(nvml, question, None)
-    if function is None:
-        return None, NOT_SUPPORTED
+    """NVML's answer and None; or None and the number of NVML's error (0 if it gave no number). A
+    function that is missing from this version of the module or driver counts as NOT_SUPPORTED, as
+    does a name that is not UTF-8."""
+    mismatch = getattr(nvml, "NVMLLibraryMismatchError", AttributeError)
     try:
-        reply = function(*arguments)
+        return getattr(nvml, question)(*arguments), None
     except nvml.NVMLError as error:
         return None, int(getattr(error, "value", 0) or 0)
-    except UnicodeDecodeError:
-        return None, 0
-    except getattr(nvml, "NVMLLibraryMismatchError", ()):
+    except (AttributeError, UnicodeDecodeError, mismatch):
         return None, NOT_SUPPORTED
-    return reply, None
 
 
 def memory_of(nvml: Any, handle: Any) -> tuple[Any, int | None]:
     """NVML's answer about memory, or its error. Version 2 of the question separates what the driver
     and the firmware reserve from used memory, as nvidia-smi does; on an H200 that is 615 MiB in
-    which no process can be. Drivers before 510 know only version 1."""
-    reply, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, nvml.nvmlMemory_v2)
-    if reply is not None or error == GPU_IS_LOST:
-        return reply, error
-    return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    which no process can be."""
+    return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, nvml.nvmlMemory_v2)
 
 
 class DeviceReader:
@@ -278,10 +267,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
     processes: dict[int, ProcessReading] = {}
     listed = False
     for kind in ("compute", "graphics"):
-        question = f"nvmlDeviceGet{kind.capitalize()}RunningProcesses"
-        rows = answer(nvml, question, handle)
-        if rows is None:  # a driver before 510 with a newer module
-            rows = answer(nvml, f"{question}_v2", handle)
+        rows = answer(nvml, f"nvmlDeviceGet{kind.capitalize()}RunningProcesses", handle)
         listed = listed or rows is not None
         for row in rows or ():
             name = answer(nvml, "nvmlSystemGetProcessName", row.pid)

@@ -101,25 +101,12 @@ def test_a_name_that_is_no_text_is_absent() -> None:
     assert read(nvmlDeviceGetName=error) == replace(WHOLE, name=None)
 
 
-def test_an_old_driver_counts_what_it_reserves_as_used() -> None:
-    first = fake_nvml().nvmlDeviceGetMemoryInfo
-
-    def old(handle: Any, version: int = 0) -> Any:
-        if version:
-            raise NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND
-        return first(handle)
-
-    found = read(nvmlDeviceGetMemoryInfo=old)
-    assert found == replace(WHOLE, memory_used=3 * GIB + GIB // 2, memory_reserved=None)
-
-
-def test_a_driver_older_than_the_module_lists_processes_in_its_own_form() -> None:
-    rows = fake_nvml().nvmlDeviceGetComputeRunningProcesses()
-    found = read(
-        nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError(),
-        nvmlDeviceGetComputeRunningProcesses_v2=rows,
-    )
-    assert found == WHOLE
+def test_a_driver_older_than_the_module_has_no_answer() -> None:
+    none = dict.fromkeys(("memory_used", "memory_free", "memory_total", "memory_reserved"))
+    old = NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND, of drivers before 510
+    assert read(nvmlDeviceGetMemoryInfo=old) == replace(WHOLE, **none, unified=None)
+    hidden = {"nvmlDeviceGetComputeRunningProcesses": NVMLLibraryMismatchError()}
+    assert read(**hidden).processes == ()
 
 
 def test_unified_memory_is_no_memory_of_the_device() -> None:
