@@ -132,55 +132,37 @@ def _value(position: int) -> float:
     return float(np.array([code << _DROPPED_BITS], np.uint32).view(np.float32)[0])
 
 
-class EvenSample:
-    """Keeps every row until `capacity` would be exceeded, then every second, then every fourth, and
-    so on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number
-    of rows need not be known."""
-
-    def __init__(self, features: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.stride = 1
-        self._features = features
-        self._seen = 0
-        self._parts: list[Float32] = []
-
-    def add(self, x: Float32) -> None:
-        """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
-        while True:
-            part = x[-self._seen % self.stride :: self.stride]
-            if sum(map(len, self._parts)) + len(part) <= self.capacity:
-                break
-            self._parts = [self.rows()[::2].copy()]
-            self.stride *= 2
-        self._parts.append(part.copy())
-        self._seen += x.shape[0]
-
-    def rows(self) -> Float32:
-        """The kept rows in order, float32 `[kept, features]`."""
-        if not self._parts:
-            return np.empty((0, self._features), np.float32)
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0]
-
-
 class ActivationRecord:
     """The inputs or the outputs of a module over one text: `observed` over all tokens, and rows of
-    evenly spaced tokens, of `keep_bytes` at most."""
+    evenly spaced tokens, of `keep_bytes` at most.
+
+    Every row is kept until there would be too many, then every second, then every fourth, and so
+    on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number of
+    rows need not be known.
+    """
 
     def __init__(self, features: int, keep_bytes: int) -> None:
         self.observed = Observed(features)
-        self._sample = EvenSample(features, keep_bytes // (4 * features))
+        self.stride = 1
+        self._capacity = keep_bytes // (4 * features)
+        self._parts = [np.empty((0, features), np.float32)]
 
     def add(self, x: Float32) -> None:
-        """Adds tokens, float32 `[tokens, features]`."""
+        """Adds tokens, float32 `[tokens, features]`, and copies those that it keeps."""
+        while True:
+            part = x[-self.observed.tokens % self.stride :: self.stride]
+            if sum(map(len, self._parts)) + len(part) <= self._capacity:
+                break
+            self._parts = [self.rows[::2].copy()]
+            self.stride *= 2
+        self._parts.append(part.copy())
         self.observed.add(x)
-        self._sample.add(x)
 
     @property
     def rows(self) -> Float32:
-        """float32 `[kept, features]`, of evenly spaced tokens."""
-        return self._sample.rows()
+        """The kept rows in order, float32 `[kept, features]`."""
+        self._parts = [np.concatenate(self._parts)] if self._parts[1:] else self._parts
+        return self._parts[0]
 
     @property
     def whole(self) -> bool:

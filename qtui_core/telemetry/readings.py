@@ -1,5 +1,5 @@
 """What NVML, the driver's own library, reports of the GPUs of this machine and of their driver at a
-moment, and the resident memory of a process. A machine without a driver has no GPUs.
+moment, the resident memory of a process, and sampling. A machine without a driver has no GPUs.
 
 Each value may be None by itself: a MIG slice has no utilisation, a chip with unified memory has no
 memory of its own, a container hides processes, and WSL and WDDM do not report the memory of a
@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from threading import Event, Thread
+from typing import Any, Final, Self, TypeVar
 
 from qtui_core.dataclass import dataclass
 
@@ -20,7 +24,13 @@ from qtui_core.dataclass import dataclass
 NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
 #: Constants of nvml.h: nvmlClockType_t and nvmlTemperatureSensors_t.
-_CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
+_CLOCK_SM, _SENSOR_GPU = 1, 0
+#: Seconds between two samples of a step: twenty a second.
+INTERVAL: Final = 0.05
+#: Seconds that the end of a block waits for a reading that hangs, as with a driver that was lost.
+_PATIENCE: Final = 2.0
+
+Reading = TypeVar("Reading")
 #: How the memory of the process was distinguished from that of others.
 BY_PID: Final = "this process"
 BY_BEING_ALONE: Final = "the only process"
@@ -48,9 +58,8 @@ class DeviceReading:
             not part of `memory_used`.
         process_memory: of the process that the reader was given; `process_basis` says how it is
             known.
-        gpu_percent: share of the last sampling period in which a kernel ran; memory_percent: in
-            which memory was read or written.
-        clock_mhz: of the multiprocessors; memory_clock_mhz: of the memory.
+        gpu_percent: share of the last sampling period in which a kernel ran.
+        clock_mhz: of the multiprocessors.
         processes: None if the driver does not list them.
         mig: whether it is divided into MIG slices.
         unified: whether it shares the memory of the machine and has none of its own.
@@ -66,13 +75,10 @@ class DeviceReading:
     process_memory: int | None = None
     process_basis: str = ""
     gpu_percent: int | None = None
-    memory_percent: int | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
     temperature_celsius: int | None = None
     clock_mhz: int | None = None
-    clock_limit_mhz: int | None = None
-    memory_clock_mhz: int | None = None
     processes: tuple[ProcessReading, ...] | None = None
     mig: bool | None = None
     unified: bool | None = None
@@ -231,30 +237,31 @@ def read_driver(nvml: Any = None) -> Driver | None:
 def _read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
     """The state of the device with this NVML handle; NVML must be open. `pid` is a process known to
     be on the device, whose memory is read separately."""
+
+    def ask(question: str, *more: int) -> Any:
+        return answer(nvml, f"nvmlDeviceGet{question}", handle, *more)
+
     memory, error = memory_of(nvml, handle)
     unified = None if memory is None and error != NOT_SUPPORTED else not (memory and memory.total)
-    memories: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
-    if memory is not None and not unified:
-        reserved = getattr(memory, "reserved", None)
-        memories = int(memory.used), int(memory.free), int(memory.total), _whole(reserved)
+    held = None if unified else memory
     processes = _processes(nvml, handle)
     own, basis = (None, "") if pid is None else _own_memory(processes, pid)
-    rates = answer(nvml, "nvmlDeviceGetUtilizationRates", handle)
-    mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
+    rates, mode = ask("UtilizationRates"), ask("MigMode")
+    milliwatts, most = ask("PowerUsage"), ask("EnforcedPowerLimit")
     return DeviceReading(
         label,
-        answer(nvml, "nvmlDeviceGetName", handle),
-        *memories,
+        ask("Name"),
+        memory_used=getattr(held, "used", None),
+        memory_free=getattr(held, "free", None),
+        memory_total=getattr(held, "total", None),
+        memory_reserved=getattr(held, "reserved", None),
         process_memory=own,
         process_basis=basis,
-        gpu_percent=None if rates is None else int(rates.gpu),
-        memory_percent=None if rates is None else int(rates.memory),
-        power_watts=_thousandths(answer(nvml, "nvmlDeviceGetPowerUsage", handle)),
-        power_limit_watts=_thousandths(answer(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)),
-        temperature_celsius=answer(nvml, "nvmlDeviceGetTemperature", handle, _SENSOR_GPU),
-        clock_mhz=answer(nvml, "nvmlDeviceGetClockInfo", handle, _CLOCK_SM),
-        clock_limit_mhz=answer(nvml, "nvmlDeviceGetMaxClockInfo", handle, _CLOCK_SM),
-        memory_clock_mhz=answer(nvml, "nvmlDeviceGetClockInfo", handle, _CLOCK_MEMORY),
+        gpu_percent=None if rates is None else rates.gpu,
+        power_watts=None if milliwatts is None else milliwatts / 1000,
+        power_limit_watts=None if most is None else most / 1000,
+        temperature_celsius=ask("Temperature", _SENSOR_GPU),
+        clock_mhz=ask("ClockInfo", _CLOCK_SM),
         processes=processes,
         mig=None if mode is None else bool(mode[0]),
         unified=unified,
@@ -271,7 +278,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
         listed = listed or rows is not None
         for row in rows or ():
             name = answer(nvml, "nvmlSystemGetProcessName", row.pid)
-            reading = ProcessReading(int(row.pid), kind, name, _whole(row.usedGpuMemory))
+            reading = ProcessReading(int(row.pid), kind, name, row.usedGpuMemory)
             processes.setdefault(reading.pid, reading)
     return tuple(processes.values()) if listed else None
 
@@ -302,14 +309,6 @@ def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tup
     return max(0, reading.memory_used - others), "more in use than before"
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _thousandths(value: int | None) -> float | None:
-    return None if value is None else value / 1000
-
-
 def rss_bytes(root: Path = Path("/")) -> int | None:
     """Resident memory of this process in bytes: the second number of /proc/self/statm, in pages
     (proc_pid_statm(5)); None on systems without that file. Tests replace `root`."""
@@ -318,3 +317,43 @@ def rss_bytes(root: Path = Path("/")) -> int | None:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+@contextmanager
+def sampling(
+    interval: float, read: Callable[[], Reading], report: Callable[[Reading], object]
+) -> Iterator[None]:
+    """Calls `report(read())` every `interval` seconds in a daemon thread while its block runs.
+
+        with sampling(0.05, reader.read, samples.append):
+            step()
+
+    A reading that takes longer than the interval delays the next one; missed readings are not made
+    up for. The first reading is made at once, and none is reported after the block. What `read` or
+    `report` raises ends the sampling and is raised at the end of the block, unless the block itself
+    raised.
+    """
+    over = Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        due = time.monotonic()
+        try:
+            while not over.wait(due - time.monotonic()):
+                reading = read()
+                if over.is_set():
+                    return
+                report(reading)
+                due = max(due + interval, time.monotonic())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = Thread(target=run, name="sampler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_PATIENCE)
+    if errors:
+        raise errors[0]
