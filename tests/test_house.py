@@ -28,7 +28,7 @@ CEILINGS = {
     "qtui_core/inspection, evaluation": 6194,
     "qtui_core/lab": 5194,
     "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 4953,
+    "qtui_core/models, loading, packed": 4896,
     "qtui_core/quant": 6198,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4398,

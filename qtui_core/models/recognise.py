@@ -8,14 +8,18 @@ bitsandbytes 0.50, AutoGPTQ/GPTQModel, AutoAWQ, compressed-tensors 0.20, transfo
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.models.quoting import named, printable
+from qtui_core.errors import ModelError
+from qtui_core.models.quoting import named, printable, quoted
 from qtui_core.models.tensors import Role, TensorInfo
 from qtui_core.quantities import plural
 
@@ -52,6 +56,8 @@ _WEIGHT_COMPANIONS = ("_scale", "_scale_inv", "_scale_2", "_zero_point", "_shape
                       "_global_scale")  # fmt: skip
 _MODULE_COMPANIONS = ("input_scale", "input_zero_point", "input_global_scale", "output_scale",
                       "output_zero_point", "activation_scale")  # fmt: skip
+_MOST_STEPS: Final = 30_000_000
+_MOST_CHARACTERS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -321,3 +327,39 @@ def name_of_weight(code: str) -> str:
         if code.endswith(suffix):
             return code.removesuffix(suffix) + instead
     return code
+
+
+@lru_cache(maxsize=4096)
+def takes_forever(text: str, length: int) -> bool:
+    """Whether matching a name of that length by a pattern that somebody else wrote may take
+    forever: what is repeated shares the characters of the name in each possible way, for each
+    choice of alternatives."""
+    # With the flag x, blanks may stand between a group and what repeats it.
+    if len(text) > _MOST_CHARACTERS or re.search(r"\)[*+{]|\(\?[a-zA-Z]*x", text):
+        return True
+    repeated = len(re.findall(r"(?<!\()[*+?{]\??", text))
+    choices = math.prod(1 + piece.count("|") for piece in text.split(")"))
+    return choices * math.comb(length + repeated, repeated) > _MOST_STEPS
+
+
+def matches(text: str, name: str, after: str = "") -> bool:
+    """Whether a pattern of a quantization_config, followed by `after`, matches the beginning of a
+    name. What is no regular expression matches none.
+
+    Raises ModelError if it may take forever.
+    """
+    if takes_forever(text, len(name)):
+        raise ModelError(
+            f"The quantization_config has the pattern {quoted(text)}, which may take forever to "
+            f"match: write one with fewer repetitions, and none of a group."
+        )
+    pattern = _compiled(f"(?:{text}){after}" if after else text)
+    return pattern is not None and pattern.match(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError):
+        return None

@@ -17,16 +17,12 @@ import math
 import numpy as np
 
 from qtui_core.formats import E2M1, decode
-from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
-from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
     StoredTensors,
-    cannot_decode,
-    matrix_of,
 )
 
 #: The 16 values of E2M1, by code, and the two of each byte, low nibble first.
@@ -35,16 +31,16 @@ _PAIRS = np.stack([_VALUES[np.arange(256) & 15], _VALUES[np.arange(256) >> 4]], 
 _MX_BLOCK, _NV_BLOCK = 32, 16
 
 
-def describe_scaled(source: ModelSource, code: str) -> Description:
+def describe_scaled(parts: StoredTensors) -> Description:
     """The shape of a weight, which is that of its codes, and the granularity of its
     scales. Raises ModelError if the codes are not a matrix."""
-    info = source.tensors[code]
-    scale = source.tensors[_scale_of(source, code)]
+    info = parts.tensors[parts.code]
+    scale = parts.tensors[_scale_of(parts)]
     name = {"F8_E4M3": "e4m3", "F8_E5M2": "e5m2", "I8": "int8"}.get(info.dtype)
     title = {"e4m3": "FP8 E4M3", "e5m2": "FP8 E5M2", "int8": "INT8"}.get(name or "", info.dtype)
     if len(info.shape) < 2:
-        raise cannot_decode(source, code, "scaled codes that are not a matrix")
-    granularity = "tile{}x{}".format(*_tile(source))
+        raise parts.fault("scaled codes that are not a matrix")
+    granularity = "tile{}x{}".format(*_tile(parts))
     if scale.elements in (1, math.prod(info.shape[:-1])):
         granularity = "tensor" if scale.elements == 1 else "row"
     return Description(info.shape, f"{title} {granularity}", name and f"{name}:{granularity}")
@@ -56,9 +52,9 @@ class ScaledDecoder:
     def __init__(self, parts: StoredTensors) -> None:
         self._parts = parts
         *leading, rows, columns = parts.shape
-        name = _scale_of(parts.source, parts.code)
+        name = _scale_of(parts)
         scales = parts.floats(name)
-        tile = _tile(parts.source)
+        tile = _tile(parts)
         grid = (*leading, -(-rows // tile[0]), -(-columns // tile[1]))
         # A row of scales for each strip of `height` rows of a matrix, a scale for each tile in it.
         self._height, self._strip, self._width = rows, 1, columns
@@ -84,28 +80,25 @@ class ScaledDecoder:
         return values
 
 
-def _scale_of(source: ModelSource, code: str) -> str:
-    inverse = f"{code}_scale_inv"
-    return inverse if inverse in source.tensors else f"{code}_scale"
+def _scale_of(parts: StoredTensors) -> str:
+    inverse = f"{parts.code}_scale_inv"
+    return inverse if inverse in parts.tensors else f"{parts.code}_scale"
 
 
-def _tile(source: ModelSource) -> tuple[int, int]:
-    block = (quantization_config(source.config) or {}).get("weight_block_size")
+def _tile(parts: StoredTensors) -> tuple[int, int]:
+    block = parts.settings.get("weight_block_size")
     sizes = block if isinstance(block, list) and len(block) == 2 else [0]
     fits = all(type(size) is int and 0 < size < 1 << 31 for size in sizes)
     return (sizes[0], sizes[1]) if fits else (128, 128)
 
 
-def describe_mxfp4(source: ModelSource, code: str) -> Description:
+def describe_mxfp4(parts: StoredTensors) -> Description:
     """The shape of a weight: `(experts, in, out)`, or `(out, in)` without experts. Raises
     ModelError if the stored shapes are others."""
-    shape = source.tensors[code].shape
+    shape = parts.tensors[parts.code].shape
     if len(shape) not in (3, 4) or shape[-1] != _MX_BLOCK // 2:
-        raise cannot_decode(
-            source,
-            code,
-            f"MXFP4 blocks of shape {list(shape)}; they come as [experts, out, in/32, 16]",
-        )
+        stored = f"MXFP4 blocks of shape {list(shape)}"
+        raise parts.fault(f"{stored}; they come as [experts, out, in/32, 16]")
     inputs = shape[-2] * _MX_BLOCK
     if len(shape) == 3:
         return Description((shape[0], inputs), "MXFP4", "mxfp4")
@@ -113,9 +106,9 @@ def describe_mxfp4(source: ModelSource, code: str) -> Description:
     return Description((shape[0], inputs, shape[1]), "MXFP4", None)
 
 
-def describe_nvfp4(source: ModelSource, code: str) -> Description:
+def describe_nvfp4(parts: StoredTensors) -> Description:
     """The shape `(out, in)` of a weight. Raises ModelError if the codes are no matrix."""
-    rows, columns = matrix_of(source, code)
+    rows, columns = parts.matrix()
     return Description((rows, 2 * columns), "NVFP4", "nvfp4")
 
 

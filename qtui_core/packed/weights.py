@@ -24,7 +24,7 @@ from qtui_core.packed.stored_tensors import (
     cannot_decode,
 )
 
-Describe = Callable[[ModelSource, str], Description]
+Describe = Callable[[StoredTensors], Description]
 
 #: For each method in `CodeTensor.method`: the function that describes a weight, and the
 #: class that decodes it.
@@ -205,10 +205,9 @@ def _packed(source: ModelSource, info: TensorInfo) -> LogicalWeight:
     if method in ("fp8", "int8") and declared_method(settings) == "compressed-tensors":
         method = "compressed-tensors"
     if method not in _METHODS or len(info.shape) < 2:
-        raise cannot_decode(
-            source, info.name, f"qtui does not decode {method} of shape {info.shape}"
-        )
-    described = _METHODS[method][0](source, info.name)
+        stored = f"qtui does not decode {method} of shape {info.shape}"
+        raise cannot_decode(source, info.name, stored)
+    described = _METHODS[method][0](StoredTensors(source, info.name))
     return LogicalWeight(
         name=name_of_weight(info.name),
         shape=described.shape,

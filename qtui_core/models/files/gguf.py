@@ -61,12 +61,8 @@ class GgmlType:
         """Numbers stored as they are, without a scale."""
         return self.name in DTYPE_BITS
 
-    @property
-    def is_known_to_gguf(self) -> bool:
-        """Whether the gguf library has code to decode it."""
-        return self.name not in _UNDECODED
 
-
+#: Types that the gguf library has no code to decode.
 _UNDECODED = frozenset({"Q8_1", "Q8_K", "Q1_0"})
 
 #: By the number that stands for the type in a file. 4, 5 and 31 to 38 were given up.
@@ -257,7 +253,7 @@ class _Reader:
             file=self._file,
             begin=begin,
             end=begin + nbytes,
-            readable=kind.is_plain or (kind.is_known_to_gguf and len(shape) > 1),
+            readable=kind.is_plain or (kind.name not in _UNDECODED and len(shape) > 1),
             role=Role.VALUES if kind.is_plain else Role.CODES,
         )
 
