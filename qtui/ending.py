@@ -45,8 +45,8 @@ class Ended(KeyboardInterrupt):
 
 def ending_signals() -> list[signal.Signals]:
     """The signals that ask this process to end: SIGTERM, and SIGHUP except under nohup."""
-    named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
-    return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
+    asked = (signal.SIGTERM, signal.SIGHUP)
+    return [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
 
 
 def end_in_order() -> None:

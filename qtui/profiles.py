@@ -68,7 +68,6 @@ def calibrated(device: Device) -> Device:
 
         from qtui_core.models.quoting import printable
 
-        # Without the app this log is stderr.
         logging.getLogger("qtui.profiles").warning("%s", printable(str(error)))
         return device
     return device if profile is None else replace(device, calibration=profile.calibration)

@@ -123,10 +123,9 @@ class ErrorReport:
         gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: the expected error of independent
             normal elements with the same mean square in a tensor of this shape; None if
             relative_mse is None, or if `qtui_core.quant.gaussian_relative_mse` returns None.
-        outliers: the outliers that the scheme keeps apart, as `find_beyond` reports them at its
-            threshold: elements of at least that magnitude, and the columns that they lie in, which
-            are kept in 16 bits. Set by `measure`; None for a scheme that keeps no outliers apart.
-            `find_outliers` finds those of a tensor without a scheme, by standard deviations.
+        outliers: those that the scheme keeps apart: elements of at least the magnitude of its
+            threshold, and the columns that they lie in, which are kept in 16 bits. Set by
+            `measure`; None for a scheme that keeps none apart.
     """
 
     scheme: Scheme

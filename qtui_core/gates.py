@@ -437,8 +437,8 @@ def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
                 return rows, FIGURES[key]
             full = key if key not in names else f"{rows.name}.{key}"
             names[full] = f"{key} ({alias})" if alias and full == key else full
-    known = ", ".join(names.values())
-    raise UsageError(f"{quoted(name)} is no figure of `qtui {command}`, which has {known}.")
+    known = f"`qtui {command}`, which has {', '.join(names.values())}"
+    raise UsageError(f"{quoted(name)} is no figure of {known}.")
 
 
 def _read_baseline(file: str, command: str, schema_version: int) -> Mapping[str, Any]:

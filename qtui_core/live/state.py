@@ -9,7 +9,7 @@ for event in stream:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from statistics import median
@@ -39,8 +39,6 @@ from qtui_core.recorded_lines import LineKinds
 RunEvent = RecordingHeader | Snapshot
 #: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
-_CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
-_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped"}
 
 #: Phases of a run that an estimate does not have (qtui_core.memory.replay.record.Phase has the
 #: others). The comparison of adapters is not part of a step, and its memory is not counted.
@@ -318,9 +316,11 @@ def _changes(state: RunState, event: Snapshot) -> dict[str, Any]:
                 "faults": (*state.faults, event)[-FAULTS:],
             }
         case State():
-            return {"status": _CONTROLLED.get(event.state, state.status)}
+            known = event.state in ("running", "paused")
+            return {"status": event.state if known else state.status}
         case End():
-            return {"status": _ENDED.get(event.reason, "failed"), "end": event}
+            known = event.reason in ("done", "stopped")
+            return {"status": event.reason if known else "failed", "end": event}
 
 
 def _phase_begun(state: RunState, event: PhaseBegun) -> dict[str, Any]:

@@ -5,19 +5,15 @@ Each value may be None by itself: a container may hide files, and other systems 
 
 from __future__ import annotations
 
-import importlib
-import os
 import platform
+import resource
 import sys
 from pathlib import Path
-from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quantities import format_bytes
 from qtui_core.threads import text_of, thread_limit, usable_cores
 
-#: Imported ahead, because a library cannot be loaded where memory has run out. Windows has none.
-_RESOURCE: Final[Any] = importlib.import_module("resource") if os.name == "posix" else None
 #: The instruction sets by which libraries choose their kernels, in Linux's spelling.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
 
@@ -121,7 +117,5 @@ def _memory_limit(root: Path) -> int | None:
 def address_limit() -> int | None:
     """The limit on the address space of this process in bytes (`ulimit -v`); None if there is none.
     No file is read, as this is asked where memory has run out."""
-    if _RESOURCE is None:
-        return None
-    soft: int = _RESOURCE.getrlimit(_RESOURCE.RLIMIT_AS)[0]
-    return None if soft == _RESOURCE.RLIM_INFINITY else soft
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft

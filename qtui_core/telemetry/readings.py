@@ -94,11 +94,7 @@ def start_nvml(nvml: Any = None) -> Any:
 
     NVML counts initialisations: each needs a shutdown of its own.
     """
-    if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            return None
+    nvml = nvml or importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -150,17 +146,16 @@ class DeviceReader:
         self._pid = os.getpid() if pid is None else pid
         self.label = str(index)
         self._handle: Any = None
-        if self._nvml is not None:
-            if uuid is None:
-                self._handle = answer(self._nvml, "nvmlDeviceGetHandleByIndex", index)
-                return
-            known = uuid.startswith(("GPU-", "MIG-"))
-            for name in (uuid,) if known else (f"GPU-{uuid}", f"MIG-{uuid}"):
+        if self._nvml is None:
+            return
+        if uuid is None:
+            self._handle = answer(self._nvml, "nvmlDeviceGetHandleByIndex", index)
+            return
+        for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
+            if self._handle is None:
                 self._handle = answer(self._nvml, "nvmlDeviceGetHandleByUUID", name)
-                if self._handle is not None:
-                    break
-            number = answer(self._nvml, "nvmlDeviceGetIndex", self._handle)
-            self.label = self.label if number is None else str(number)
+        number = answer(self._nvml, "nvmlDeviceGetIndex", self._handle)
+        self.label = self.label if number is None else str(number)
 
     def __enter__(self) -> Self:
         return self
@@ -324,9 +319,6 @@ def sampling(
     interval: float, read: Callable[[], Reading], report: Callable[[Reading], object]
 ) -> Iterator[None]:
     """Calls `report(read())` every `interval` seconds in a daemon thread while its block runs.
-
-        with sampling(0.05, reader.read, samples.append):
-            step()
 
     A reading that takes longer than the interval delays the next one; missed readings are not made
     up for. The first reading is made at once, and none is reported after the block. What `read` or
