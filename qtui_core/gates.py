@@ -16,7 +16,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.evaluation.figures import LIMITED
 from qtui_core.files import without_waiting
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import BINARY_UNITS, format_bytes, plural
 
@@ -38,6 +38,10 @@ _EXPRESSION: Final = re.compile(
     r"\s*([a-z%]*)\s*",
     re.IGNORECASE,
 )
+#: By the unit of a figure: what a number with this unit is multiplied by.
+_UNITS: Final[Mapping[str, Mapping[str, float]]] = {
+    "bytes": BINARY_UNITS, "dB": {"": 1, "db": 1}, "share": {"": 1, "%": 0.01}, "": {"": 1},
+}  # fmt: skip
 #: Examples for the error about an expression that does not parse.
 _EXAMPLES: Final = {"memory": "peak>22GiB", "inspect --headers": "peak>22GiB", "eval": "kl>0.01"}
 
@@ -164,8 +168,7 @@ class Gated:
     needed: tuple[str, ...] = ()
 
 
-_OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
-            "process_bytes")  # fmt: skip
+_OF_RUNS = tuple(_BYTES)[:-1]
 _OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter")
 _OF_EVALUATIONS = (*(f.name for f in LIMITED), "nonfinite", "bits_per_parameter", "bytes")
 _OF_MERGES = ("kept", "error_over_update")
@@ -409,7 +412,16 @@ def _parse_limit(text: str, command: str) -> GateLimit:
         )
     name, comparison, number, unit = match.groups()
     rows, figure = _find_figure(name.lower(), command)
-    amount = float(number) * _factor(figure, unit, text)
+    factor = _UNITS[figure.unit].get(unit.lower())
+    if factor is None and figure.unit == "bytes":
+        raise UsageError(
+            f"{figure.key} is in bytes: write {quoted(text)} with one of B, KiB, MiB, GiB, TiB "
+            f"(GiB is 2^30 bytes), as in {figure.alias or figure.key}>22GiB."
+        )
+    if factor is None:
+        takes = {"dB": "dB", "share": "% or no unit"}.get(figure.unit, "no unit")
+        raise UsageError(f"{quoted(text)} has the unit {unit}, and {figure.key} takes {takes}.")
+    amount = float(number) * factor
     if not math.isfinite(amount):
         raise UsageError(f"{quoted(text)} has a number that is too large.")
     return GateLimit(text.strip(), rows, figure, comparison, amount)
@@ -425,25 +437,8 @@ def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
                 return rows, FIGURES[key]
             full = key if key not in names else f"{rows.name}.{key}"
             names[full] = f"{key} ({alias})" if alias and full == key else full
-    known = ", ".join(names.values())
-    raise UsageError(f"{quoted(name)} is no figure of `qtui {command}`, which has {known}.")
-
-
-def _factor(figure: GateFigure, unit: str, text: str) -> float:
-    """The factor for the number of an expression with this unit."""
-    if figure.unit == "bytes":
-        if unit.lower() in BINARY_UNITS:
-            return BINARY_UNITS[unit.lower()]
-        raise UsageError(
-            f"{figure.key} is in bytes: write {quoted(text)} with one of B, KiB, MiB, GiB, TiB "
-            f"(GiB is 2^30 bytes), as in {figure.alias or figure.key}>22GiB."
-        )
-    if not unit or unit.lower() == figure.unit.lower() == "db":
-        return 1.0
-    if unit == "%" and figure.unit == "share":
-        return 0.01
-    unit_of = {"dB": "dB", "share": "% or no unit"}.get(figure.unit, "no unit")
-    raise UsageError(f"{quoted(text)} has the unit {unit}, and {figure.key} takes {unit_of}.")
+    known = f"`qtui {command}`, which has {', '.join(names.values())}"
+    raise UsageError(f"{quoted(name)} is no figure of {known}.")
 
 
 def _read_baseline(file: str, command: str, schema_version: int) -> Mapping[str, Any]:

@@ -1,26 +1,26 @@
 """Runs a model on text and keeps what flows through chosen modules. Needs torch.
 
-Only the chosen modules have hooks. A hook keeps float32 rows up to a limit, and the numbers of an
-Observer. Nothing else of the forward pass is kept.
+Only the chosen modules have hooks, which keep an ActivationRecord of each side. Nothing else of the
+forward pass is kept.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 import torch
 
-from qtui_core.activations.observers import ActivationRecord, EvenSample, ModuleRecord, Observer
+from qtui_core.activations.observers import ActivationRecord, ModuleRecord
 from qtui_core.errors import QtuiError
 from qtui_core.job import IDLE, Job
 from qtui_core.loading.hooks import hooked
 from qtui_core.loading.model import LoadedModel
 from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
-from qtui_core.quant.elements import Float32
 
 #: Bytes of rows kept of the inputs, and of the outputs, of a module over one text.
 KEEP_BYTES = 32 << 20
@@ -48,19 +48,25 @@ def capture(
         QtuiError: the forward pass failed (the sentence names the module), or a module was never
             reached.
     """
-    probes = {name: _Probe() for name in modules}
-    _run(loaded, windows, probes, job)
+    sides: dict[str, list[ActivationRecord]] = {name: [] for name in modules}
+    _run(loaded, windows, sides, job)
+    if missed := next((name for name, both in sides.items() if not both), None):
+        raise QtuiError(
+            f"No token reached {printable(missed)}: the model does not use it for this text."
+        )
     return {
-        name: probe.record(name, type(loaded.model.get_submodule(name)).__name__)
-        for name, probe in probes.items()
+        name: ModuleRecord(name, type(loaded.model.get_submodule(name)).__name__, *both)
+        for name, both in sides.items()
     }
 
 
-def _run(loaded: LoadedModel, windows: Windows, probes: dict[str, _Probe], job: Job) -> None:
+def _run(
+    loaded: LoadedModel, windows: Windows, sides: dict[str, list[ActivationRecord]], job: Job
+) -> None:
     # The logits of all tokens are often the largest tensor, and are not needed here.
     base = loaded.model.base_model
     inside = {id(module) for module in base.modules()}
-    chosen = {name: loaded.model.get_submodule(name) for name in probes}
+    chosen = {name: loaded.model.get_submodule(name) for name in sides}
     head = any(id(module) not in inside for module in chosen.values())
     runner = loaded.model if head else base
     settings = {"use_cache": False} if hasattr(loaded.model.config, "use_cache") else {}
@@ -68,7 +74,7 @@ def _run(loaded: LoadedModel, windows: Windows, probes: dict[str, _Probe], job: 
         torch.set_num_threads(1)
     done = 0
     job.check()
-    with hooked(chosen, lambda name, x, y: probes[name].see(x, y)), torch.inference_mode():
+    with hooked(chosen, partial(_see, sides)), torch.inference_mode():
         for batch in _batches(windows, 1 if head else BATCH_TOKENS):
             try:
                 runner(input_ids=torch.from_numpy(batch), **settings)
@@ -87,36 +93,13 @@ def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
             yield np.stack(ids[start : start + most])
 
 
-class _Probe:
-    """Records the inputs and outputs of one module while the model runs."""
-
-    def __init__(self) -> None:
-        self._sides: list[tuple[Observer, EvenSample]] = []
-
-    def see(self, *sides: torch.Tensor) -> None:
-        """The input and the output of a forward pass, `[..., features]`."""
-        rows = [_rows(values) for values in sides]
-        if not self._sides:
-            widths = [side.shape[1] for side in rows]
-            self._sides = [(Observer(n), EvenSample(n, KEEP_BYTES // (4 * n))) for n in widths]
-        for side, (observer, sample) in zip(rows, self._sides, strict=True):
-            observer.add(side)
-            sample.add(side)
-
-    def record(self, module: str, kind: str) -> ModuleRecord:
-        if not self._sides:
-            raise QtuiError(
-                f"No token reached {printable(module)}: the model does not use it for this text."
-            )
-        sides = (ActivationRecord(seen.observed(), sample.rows()) for seen, sample in self._sides)
-        return ModuleRecord(module, kind, *sides)
-
-
-def _rows(values: torch.Tensor) -> Float32:
-    """`[..., features]` as float32 `[tokens, features]`; may share memory with the tensor."""
-    flat = values.detach().reshape(-1, values.shape[-1])
-    rows: Float32 = flat.to(torch.float32).numpy()
-    return rows
+def _see(sides: dict[str, list[ActivationRecord]], name: str, *values: torch.Tensor) -> None:
+    """Records the input and the output of a forward pass of a module, `[..., features]`."""
+    for at, tensor in enumerate(values):
+        rows = tensor.detach().reshape(-1, tensor.shape[-1]).to(torch.float32).numpy()
+        if len(sides[name]) == at:
+            sides[name].append(ActivationRecord(rows.shape[1], KEEP_BYTES))
+        sides[name][at].add(rows)
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> QtuiError:

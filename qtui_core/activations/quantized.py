@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from qtui_core.activations.observers import ActivationRecord, Float64, Observed, RangeRule
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job
@@ -30,22 +30,20 @@ from qtui_core.schemes.scheme import Family
 RULES: tuple[RangeRule, ...] = (RangeRule(), RangeRule(99.99), RangeRule(99.9))
 #: Families whose scale can be per token, per tensor, or fixed.
 RANGED = (Family.INTEGER, Family.FLOAT)
-#: The most elements of a weight: the layer and one quantized copy are held as float32.
+#: The most elements of a weight for `output_errors`: the layer and one quantized copy are held as
+#: float32.
 MAX_ELEMENTS = 1 << 28
 #: The most multiplications of one product that still take only seconds.
 MAX_WORK = 1 << 35
 LEAST_TOKENS = 16
 #: Decibels: a fixed range this close to scales per token is good enough.
 ENOUGH_DB = 1.0
-#: Decibels: smaller differences are not worth mentioning.
-SLIGHT_DB = 0.3
 #: Decibels: of two errors one dominates if the other is smaller by this much.
 DECIDES_DB = 6.0
 #: Decibels: below this SQNR an activation has lost more than 4% of its energy to noise.
 POOR_DB = 14.0
 #: Decibels: below this SQNR nothing of an activation is left.
 NOTHING_DB = 0.1
-_MORE_BITS = "take a format with more bits"
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,8 @@ class RangeReport:
 
 
 def as_written(scheme: Scheme) -> ActivationScheme:
-    """The scheme with its own granularity, and scales from the values themselves.
-
-    Raises UsageError for granularity `model`, which for an activation means a fixed range.
-    """
-    if isinstance(scheme.granularity, PerModel):
-        raise UsageError(
-            f"{scheme} has one scale for the model; for activations that is a static range."
-        )
+    """The scheme with its own granularity, and scales from the values themselves. Granularity
+    `model` is not for it, which for an activation means a fixed range."""
     where = f"per {scheme.granularity}" if scheme.granularity is not None else "a cast"
     return ActivationScheme("dynamic", where, scheme)
 
@@ -216,16 +208,8 @@ def output_errors(
 
     Raises:
         Cancelled: as `job` says.
-        UsageError: shapes that do not fit, a weight that is too large, or no tokens.
+        UsageError: no token is finite.
     """
-    inputs = weight.shape[0] if transposed else weight.shape[1]
-    if x.ndim != 2 or x.shape[1] != inputs:
-        raise UsageError(f"A layer of {inputs:,} inputs does not take x of shape {x.shape}.")
-    if weight.size > MAX_ELEMENTS:
-        raise UsageError(
-            f"The layer has {weight.size:,} weights; its output error is computed for layers "
-            f"of up to {MAX_ELEMENTS:,}."
-        )
     x = x[np.isfinite(x).all(axis=1)]
     if not x.shape[0]:
         raise UsageError("No captured token is finite, so the layer has no output to compare.")
@@ -248,7 +232,10 @@ def output_errors(
     total = float(_channel_squares(y).sum())
     width = y.shape[1]
     del y
-    changes = [_change(x, way) for way in activation_schemes]
+    changes = [
+        None if w is None else quantize(x, w.scheme, model_absmax=w.extent).dequantize() - x
+        for w in activation_schemes
+    ]
     table = []
     for scheme in weight_schemes:
         used, from_weight = weight, None
@@ -266,12 +253,6 @@ def output_errors(
             row.append(OutputError(relative, wrong))
         table.append(row)
     return table
-
-
-def _change(x: Float32, way: ActivationScheme | None) -> Float32 | None:
-    if way is None:
-        return None
-    return quantize(x, way.scheme, model_absmax=way.extent).dequantize() - x
 
 
 def _channel_squares(y: Float32) -> Float64:
@@ -334,26 +315,16 @@ def conclude_ranges(
     first, best = fixed[0], max(fixed, key=_rank)
     keeps = f"{scheme.format} {dynamic.way.words} keeps {_words(_kept(dynamic))}"
     unseen = " on text it has not seen" if first.held_out is not None else ""
-    drop = ""
-    if first.loss_db is not None and first.loss_db >= SLIGHT_DB:
-        drop = f", {first.loss_db:.1f} dB less than on the calibration text"
-    static = f"a static {first.way.words} range {_words(_kept(first))}{unseen}{drop}"
-    return f"{start}; {keeps}, {static}: {_advice(dynamic, best, first)}."
-
-
-def _advice(dynamic: RangeReport, best: RangeReport, first: RangeReport) -> str:
-    """What to use: `dynamic`, or `best` of the static ranges, of which `first` is min-max."""
-    name = best.way.words if best is first else f"{best.way.words} of the magnitudes"
-    if _rank(best) >= _rank(dynamic) - ENOUGH_DB:
+    static = f"a static {first.way.words} range {_words(_kept(first))}{unseen}"
+    advice = f"use {dynamic.way.words}"
+    if max(_rank(dynamic), _rank(best)) < NOTHING_DB:
+        advice = "nothing is left of it, so look at its values first"
+    elif max(_rank(dynamic), _rank(best)) < POOR_DB:
+        advice = "take a format with more bits"
+    elif _rank(best) >= _rank(dynamic) - ENOUGH_DB:
+        name = best.way.words if best is first else f"{best.way.words} of the magnitudes"
         advice = f"the static range from {name} is enough, and costs nothing at run time"
-    elif _rank(best) < _rank(first) + SLIGHT_DB:
-        advice = f"use {dynamic.way.words}"
-    else:
-        advice = f"use {dynamic.way.words}; fixed, {name} is better ({_words(_kept(best))})"
-    most = max(_rank(dynamic), _rank(best))
-    if most < NOTHING_DB:
-        return "nothing is left of it, so look at its values first"
-    return advice if most >= POOR_DB else f"{advice}, though it is little: {_MORE_BITS}"
+    return f"{start}; {keeps}, {static}: {advice}."
 
 
 def conclude_output(

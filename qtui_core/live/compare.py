@@ -85,13 +85,6 @@ _COMPUTED_ON_CPU: Final = (
     "It is in the phase {}; its cause was not measured, and kernels of a CPU may hold other "
     "tensors than those of a GPU, which the estimate assumes."
 )
-#: How each level is named in a sentence.
-_IS: Final = {
-    "allocated": "allocated",
-    "reserved": "reserved",
-    "process": "in the process",
-    "device": "used on the device",
-}
 #: What the levels above that of live tensors are of.
 _NOT_ON_CPU: Final = {
     "reserved": "an allocator with segments",
@@ -134,12 +127,9 @@ def by_phase(state: RunState) -> tuple[RunBytes, ...]:
     most = {p.name: p.most.peak_allocated_bytes for p in state.phases}
     if Phase.LOAD in estimated and QUANTIZE in most:
         most[Phase.LOAD.value] = max(most.pop(QUANTIZE), most.get(Phase.LOAD, 0))
-    known = dict.fromkeys((*ORDER, *estimated, *most))
-    return tuple(
-        RunBytes(name, estimated.get(name), most.get(name))
-        for name in known
-        if name in estimated or name in most
-    )
+    known = {**estimated, **most}
+    names = dict.fromkeys(name for name in (*ORDER, *known) if name in known)
+    return tuple(RunBytes(name, estimated.get(name), most.get(name)) for name in names)
 
 
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[RunBytes, ...]:
@@ -162,8 +152,7 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Ru
         whole, level = sum(expected.values()), mark.allocated_bytes
     pairs = {named(name): (expected.get(name, 0), nbytes) for name, nbytes in apart.items()}
     left = whole - sum(e for e, _ in pairs.values()), level - sum(m for _, m in pairs.values())
-    pairs = dict(sorted(pairs.items(), key=lambda pair: -max(pair[1])))
-    rows = [*pairs.items(), (rest, left)]
+    rows = [*sorted(pairs.items(), key=lambda pair: -max(pair[1])), (rest, left)]
     return tuple(RunBytes(name, *both) for name, both in rows if any(both))
 
 
@@ -379,28 +368,21 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
         return ""
     largest = largest_unexplained(levels)
     if largest is None:
-        if len(known) == 1:
-            what = f"At the peak no part of what is {_IS[known[0].name]} differs"
-        else:
-            names = ", ".join(level.name for level in known)
-            what = f"At the peak of no level ({names}) does a part differ"
+        names = ", ".join(level.name for level in known)
+        what = f"At the peak no part of a level ({names}) differs"
         return f"{what} by more than {WORTH:.1%} of the estimate, so you can plan with it."
     level, part = largest
     more = "more" if part.bytes > 0 else "less"
-    where = "" if len(known) == 1 else f" at the level of what is {_IS[level.name]}"
+    where = "" if len(known) == 1 else f" at the {level.name} level"
+    do = _DO.get(part.name, "Its parts are unknown: a run of two steps or more shows more.")
+    if part.name == SLACK and part.bytes < 0:
+        do = _LESS_SLACK
+    elif part.name.endswith(REST) or part.name in _OF_OPERATIONS:
+        do = _COMPUTED_ON_CPU.format(level.phase) if tensors else _COMPUTED
     return (
         f"The largest difference that the estimate does not explain is {part.name}, "
-        f"{format_bytes(abs(part.bytes))} {more} than estimated{where}. "
-        f"{_what_to_do(part, level.phase, tensors)}"
+        f"{format_bytes(abs(part.bytes))} {more} than estimated{where}. {do}"
     )
-
-
-def _what_to_do(part: GapPart, phase: str, tensors: bool) -> str:
-    if part.name == SLACK and part.bytes < 0:
-        return _LESS_SLACK
-    if part.name.endswith(REST) or part.name in _OF_OPERATIONS:
-        return _COMPUTED_ON_CPU.format(phase) if tensors else _COMPUTED
-    return _DO.get(part.name, "Its parts are unknown: a run of two steps or more shows more.")
 
 
 def aligned(state: RunState, curve: PredictedCurve) -> tuple[tuple[float, Moment], ...]:

@@ -1,4 +1,5 @@
-"""What is known of a run after each of its reports: the same path for a live run and a replay.
+"""The reports of a run as lines, and what is known of it after each: the same path for a live run
+and a replay.
 
 state = RunState()
 for event in stream:
@@ -7,15 +8,16 @@ for event in stream:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from statistics import median
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
-from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import (
+    SCHEMA_VERSION,
     AdaptersCompared,
     End,
     Fault,
@@ -23,6 +25,7 @@ from qtui_core.live.snapshot import (
     PhaseBegun,
     PhaseEnded,
     Predicted,
+    PredictedCurve,
     RecordingHeader,
     Sample,
     Snapshot,
@@ -31,11 +34,11 @@ from qtui_core.live.snapshot import (
     StepTaken,
 )
 from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.recorded_lines import LineKinds
 
+RunEvent = RecordingHeader | Snapshot
 #: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
-_CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
-_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped"}
 
 #: Phases of a run that an estimate does not have (qtui_core.memory.replay.record.Phase has the
 #: others). The comparison of adapters is not part of a step, and its memory is not counted.
@@ -53,6 +56,79 @@ FAULTS: Final = 50
 MOST: Final = 1024
 #: Components that do not stay between two steps and are not counted there.
 _PASSING = (Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value)
+
+
+@dataclass(frozen=True)
+class RunRecording:
+    """A recording of a run as it was read.
+
+    Attributes:
+        header: how it begins.
+        snapshots: in order.
+        complaint: a sentence on lines that could not be read, or on an end that is missing;
+            empty where all is well.
+    """
+
+    header: RecordingHeader
+    snapshots: tuple[Snapshot, ...]
+    complaint: str = ""
+
+    def __iter__(self) -> Iterator[RunEvent]:
+        """All reports, the header first."""
+        yield self.header
+        yield from self.snapshots
+
+
+def _wrong(event: RunEvent) -> str:
+    """A sentence on what in a report contradicts itself; empty where nothing does."""
+    if isinstance(event, RecordingHeader):
+        right = event.predicted is None or _can_be_drawn(event.predicted.curve)
+        return "" if right else "Its predicted curve contradicts itself."
+    if math.isfinite(event.seconds) and event.seconds >= 0:
+        return ""
+    return f"Its time of {event.seconds} seconds is not a finite number from 0 on."
+
+
+def _can_be_drawn(curve: PredictedCurve) -> bool:
+    """Whether there is a row of bytes for each component and a value for each position, positions
+    rise, and phases do not overlap."""
+    edges = [0, *(edge for _, start, stop in curve.spans for edge in (start, stop))]
+    return (
+        len(curve.bytes) == len(curve.components)
+        and all(len(row) == len(curve.positions) for row in curve.bytes)
+        and all(value >= 0 for row in curve.bytes for value in row)
+        and all(before < after for before, after in pairwise(curve.positions))
+        and all(before <= after for before, after in pairwise(edges))
+    )
+
+
+RUN_LINES: Final = LineKinds[RunEvent, RunRecording](
+    {
+        "header": RecordingHeader,
+        "phase begun": PhaseBegun,
+        "phase ended": PhaseEnded,
+        "sample": Sample,
+        "step": StepTaken,
+        "adapters": AdaptersCompared,
+        "ranges": StepRanges,
+        "said": LogMessage,
+        "fault": Fault,
+        "state": State,
+        "end": End,
+    },
+    SCHEMA_VERSION,
+    "a run",
+    RecordingHeader,
+    "a header",
+    RunRecording,
+    over=lambda event: isinstance(event, End),
+    wrong=_wrong,
+)
+KINDS: Final = RUN_LINES.kinds
+to_line: Final = RUN_LINES.to_line
+from_line: Final = RUN_LINES.from_line
+read_recording: Final = RUN_LINES.read
+parse_recording: Final = RUN_LINES.parse
 
 
 @dataclass(frozen=True)
@@ -240,9 +316,11 @@ def _changes(state: RunState, event: Snapshot) -> dict[str, Any]:
                 "faults": (*state.faults, event)[-FAULTS:],
             }
         case State():
-            return {"status": _CONTROLLED.get(event.state, state.status)}
+            known = event.state in ("running", "paused")
+            return {"status": event.state if known else state.status}
         case End():
-            return {"status": _ENDED.get(event.reason, "failed"), "end": event}
+            known = event.reason in ("done", "stopped")
+            return {"status": event.reason if known else "failed", "end": event}
 
 
 def _phase_begun(state: RunState, event: PhaseBegun) -> dict[str, Any]:

@@ -328,29 +328,26 @@ def check_memory(source: ModelSource) -> None:
 def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
     """Refuses the configuration of a far larger model than the tensors, before it takes time and
     memory. Raises ModelError, and whatever the constructor of the model raises."""
-    layers = getattr(config, "num_hidden_layers", None)
+    layers, wrong = getattr(config, "num_hidden_layers", None), ""
     if isinstance(layers, int) and layers > _LAYERS_A_TENSOR * len(source.tensors):
-        raise ModelError(
-            f"The config.json of {quoted(source.id)} says {layers:,} layers and there are "
-            f"{len(source.tensors):,} tensors: they do not belong together."
-        )
-    described = sum(p.numel() for p in _empty(model_class, config).parameters())
-    if described > _FAR_LARGER * source.parameters + 10**8:
-        raise ModelError(
-            f"The config.json of {quoted(source.id)} describes {described:,} parameters and its "
-            f"tensors hold {source.parameters:,}: they do not belong together."
-        )
+        wrong = f"says {layers:,} layers and there are {len(source.tensors):,} tensors"
+    else:
+        described = sum(p.numel() for p in _empty(model_class, config).parameters())
+        if described > _FAR_LARGER * source.parameters + 10**8:
+            held = f"its tensors hold {source.parameters:,}"
+            wrong = f"describes {described:,} parameters and {held}"
+    if wrong:
+        what = f"The config.json of {quoted(source.id)}"
+        raise ModelError(f"{what} {wrong}: they do not belong together.")
 
 
 def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
-    """Names the tensors whose shape differs from the configuration; empty if there are none."""
+    """Names the first tensor whose shape differs from the configuration; empty if there is none."""
     for shape, stored in _stored_parameters(source, model_class, config).values():
-        for name in stored:
-            if source.tensors[name].shape != shape:
-                given = source.tensors[name].shape
-                return (
-                    f"{quoted(name)} is {given} in the checkpoint and {shape} by its config.json."
-                )
+        for info in (source.tensors[name] for name in stored):
+            if info.shape != shape:
+                said = f"{info.shape} in the checkpoint and {shape} by its config.json"
+                return f"{quoted(info.name)} is {said}."
     return ""
 
 

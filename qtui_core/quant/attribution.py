@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport
+from qtui_core.answers import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job

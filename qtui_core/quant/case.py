@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
+from qtui_core.answers import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.coders import make_coder

@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.answers.codes import NF4Construction, NF4Level, NF4Step
+from qtui_core.answers import NF4Construction, NF4Level, NF4Step
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.layout import Float32
 from qtui_core.schemes.scheme import NESTED_BLOCK

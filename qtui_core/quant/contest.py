@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport, TensorStatistics
+from qtui_core.answers import ErrorReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.case import EXACT_DB, Case
 from qtui_core.quant.coders import make_coder

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
+from qtui_core.answers import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.formats import BF16, FP16, float_format, get_format
 from qtui_core.quant.case import (
     DB_PER_BIT,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from qtui_core.answers.codes import EqualBits
+from qtui_core.answers import EqualBits
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape

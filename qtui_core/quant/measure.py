@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.gaussian import gaussian_relative_mse

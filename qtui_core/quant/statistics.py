@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.answers.tensors import TensorStatistics
+from qtui_core.answers import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job

@@ -188,8 +188,8 @@ def test_agreement_is_said():
     )  # fmt: skip
     several = gap(exact, replace(measured(fold(run())), device_used_bytes=None))
     for levels, said in (
-        (one, "At the peak no part of what is allocated differs by more than 0.5%"),
-        (several, "At the peak of no level (allocated, reserved, process) does a part differ"),
+        (one, "At the peak no part of a level (allocated) differs by more than 0.5%"),
+        (several, "At the peak no part of a level (allocated, reserved, process) differs by"),
     ):
         assert levels[0].parts == ()
         assert explain(levels).startswith(said)

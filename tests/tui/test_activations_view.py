@@ -30,7 +30,7 @@ from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoic
 from qtui.tui.panels.quantize.activations.layout import all_lines
 from qtui.tui.panels.quantize.activations.view import ActivationsView, CaptureState
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 CAPTURED = Captured(

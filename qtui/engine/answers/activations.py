@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.dataclass import dataclass
 
 

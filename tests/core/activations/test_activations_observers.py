@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from every import over
 
-from qtui_core.activations.observers import EvenSample, Observer, RangeRule
+from qtui_core.activations.observers import ActivationRecord, Observed, RangeRule
 from qtui_core.errors import UsageError
 
 
@@ -23,11 +23,11 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-def observe(x: np.ndarray, pieces: int = 7, **options: bool):
-    observer = Observer(x.shape[1], **options)
+def observe(x: np.ndarray, pieces: int = 7):
+    observed = Observed(x.shape[1])
     for part in np.array_split(x, pieces):
-        observer.add(part)
-    return observer.observed()
+        observed.add(part)
+    return observed
 
 
 @over("pieces", [1, 7, 500])
@@ -96,22 +96,20 @@ def test_percentiles_of_tiny_and_huge_numbers() -> None:
 
 @over(("rows", "capacity"), [(10, 10), (11, 10), (1000, 10), (999, 64), (5, 1)])
 @over("step", [1, 3, 1000])
-def test_an_even_sample_is_every_stride_th_row(rows: int, capacity: int, step: int) -> None:
+def test_the_kept_rows_are_every_stride_th(rows: int, capacity: int, step: int) -> None:
     x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
-    sample = EvenSample(2, capacity)
+    record = ActivationRecord(2, 8 * capacity)
     for start in range(0, rows, step):
-        sample.add(x[start : start + step])
-    kept = sample.rows()
-    assert np.array_equal(kept, x[:: sample.stride])
-    assert kept.shape[0] <= capacity
-    assert sample.stride == 1 or 2 * kept.shape[0] >= capacity
+        record.add(x[start : start + step])
+    assert np.array_equal(record.rows, x[:: record.stride])
+    assert record.rows.shape[0] <= capacity
+    assert record.stride == 1 or 2 * record.rows.shape[0] >= capacity
+    assert record.whole is (record.stride == 1)
 
 
-def test_an_even_sample_copies_and_may_keep_nothing() -> None:
+def test_kept_rows_are_copies() -> None:
     x = np.ones((4, 2), np.float32)
-    sample, none = EvenSample(2, 10), EvenSample(2, 0)
-    sample.add(x)
-    none.add(x)
+    record = ActivationRecord(2, 80)
+    record.add(x)
     x[:] = 5
-    assert (sample.rows() == 1).all()
-    assert none.rows().shape == (0, 2)
+    assert (record.rows == 1).all()

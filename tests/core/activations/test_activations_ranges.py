@@ -8,7 +8,7 @@ from every import every, over
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
-from qtui_core.activations.observers import ActivationRecord, Observer, RangeRule
+from qtui_core.activations.observers import ActivationRecord, RangeRule
 from qtui_core.activations.quantized import (
     as_written,
     columns_of,
@@ -38,9 +38,9 @@ def recording(
 
 
 def of_rows(x: np.ndarray) -> ActivationRecord:
-    observer = Observer(x.shape[1])
-    observer.add(x)
-    return ActivationRecord(observer.observed(), x)
+    record = ActivationRecord(x.shape[1], x.nbytes)
+    record.add(x)
+    return record
 
 
 def sqnr(x: np.ndarray, y: np.ndarray) -> float:
@@ -125,8 +125,10 @@ def test_other_formats_have_the_way_that_is_their_own() -> None:
     assert next(iter(reports("int4:group32", first, None))) == "per group32"
     with pytest.raises(UsageError, match="no scale that could be fixed"):
         static(Scheme.parse("nf4"), RangeRule(), first.observed)
-    with pytest.raises(UsageError, match="static range"):
-        as_written(Scheme.parse("int8:model"))
+
+
+def test_ranges_stop_when_cancelled() -> None:
+    first = recording(1)
     ways = ways_of(Scheme.parse("int8"), first.observed)
     with pytest.raises(Cancelled):
         list(compare_ranges(ways, first, None, Job(cancelled=lambda: True)))
@@ -189,15 +191,13 @@ def test_small_errors_are_not_lost_in_the_output() -> None:
     assert 0 < exact < 1e-12
 
 
-def test_tokens_that_are_not_finite_are_left_out_and_shapes_are_checked() -> None:
+def test_tokens_that_are_not_finite_are_left_out() -> None:
     x = recording(1).rows.copy()
     w = np.ones((4, 64), np.float32)
     int8 = [as_written(Scheme.parse("int8:row"))]
     clean = output_errors(x[2:], w, None, [None], int8)[0][0]
     x[0, 3], x[1, 4] = np.nan, np.inf
     assert output_errors(x, w, None, [None], int8)[0][0].relative_mse == clean.relative_mse
-    with pytest.raises(UsageError, match="does not take x"):
-        output_errors(x[:, :10], w, None, [None], int8)
     with pytest.raises(UsageError, match="finite"):
         output_errors(x[:2], w, None, [None], int8)
     with pytest.raises(Cancelled):

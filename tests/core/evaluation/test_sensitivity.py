@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.sensitivity.assign import assign_schemes, default_budget, weigh

@@ -17,7 +17,7 @@ from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import RowReader
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.opening import open_adapter
 
 torch = LazyImport("torch")
 peft = LazyImport("peft")

@@ -21,7 +21,7 @@ from qtui_core.inspection.adapters.survival import (
     survey,
 )
 from qtui_core.models import open_model
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.opening import open_adapter
 from qtui_core.quant import Scheme, quantize
 
 Q, NAME = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.q_proj.weight"

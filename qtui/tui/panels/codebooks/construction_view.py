@@ -8,7 +8,7 @@ from collections.abc import Callable
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
-from qtui_core.answers.codes import NF4Level
+from qtui_core.answers import NF4Level
 from qtui_core.dataclass import dataclass
 
 NOTHING = "–"
