@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import sysconfig
 from collections.abc import Callable, MutableMapping
 from functools import cache
 from pathlib import Path
@@ -50,6 +49,8 @@ def child_environment() -> dict[str, str]:
     because a user's file there may have the name of a library. So a source tree is named
     explicitly.
     """
+    import sysconfig  # which only a command with children pays for
+
     environment = dict(os.environ)
     limit_libraries(environment)
     root = str(Path(__file__).resolve().parents[1])

@@ -177,8 +177,8 @@ class ShiftedRows:
 
 
 class KeptWhole:
-    """Other rows of a weight, which is decoded whole at the first read and kept: those that
-    `change` makes of the decoded rows."""
+    """Rows that `change` makes of a whole weight, decoded at the first read and kept: a transpose,
+    or other rows of a small tensor whose dimensions differ only by some of size one."""
 
     def __init__(
         self, stored: RowSource, shape: tuple[int, ...], change: Callable[[Float32], Float32]

@@ -113,7 +113,6 @@ def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[RowSource, Ro
     elif pair.place is not None:
         rows_b = restore(rows_b, pair.name, pair.place, b, rows_a.shape[0])
     if rows_a.shape != rows_b.shape:
-        # Shapes that differ only in dimensions of size one, of small tensors.
         rows_b = KeptWhole(rows_b, rows_a.shape, lambda rows: rows.reshape(rows_a.shape))
     return rows_a, rows_b
 
