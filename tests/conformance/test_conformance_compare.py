@@ -1,8 +1,6 @@
 """The comparison itself: it detects each kind of difference, and never passes without comparing
 anything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 

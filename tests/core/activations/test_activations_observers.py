@@ -1,7 +1,5 @@
 """Observers and ranges, compared with numpy on all values at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from every import over

@@ -1,8 +1,6 @@
 """A model that runs layer by layer, with weights changed, against the whole model of transformers
 in float32 whose weights were replaced."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The array functions: codes and values of scalar.py, in any shape."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Every code of every format of at most 16 bits, compared with ml_dtypes."""
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction

@@ -2,8 +2,6 @@
 follows the rules in scalar.py. Where it does not, the difference itself is asserted, so that a
 version of a library which changes its behaviour is noticed here."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

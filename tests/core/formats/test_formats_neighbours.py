@@ -1,8 +1,6 @@
 """Neighbours, spacing and rounding intervals, compared with the sorted list of values and with
 encode."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -20,7 +18,6 @@ from qtui_core.formats import (
     FP32,
     FP64,
     INT4,
-    INT8,
     Interval,
     IntFormat,
     Kind,
@@ -50,21 +47,6 @@ def test_the_next_code_is_the_next_value(fmt) -> None:
         above, below = next_code_up(fmt, code), next_code_down(fmt, code)
         found = [None if c is None else decode(fmt, c).value for c in (below, above)]
         assert found == [*[None, *ordered, None][at : at + 3 : 2]]
-
-
-def test_neighbours_across_the_ends_and_zero() -> None:
-    assert next_code_up(FP16, 0x7BFF) == 0x7C00  # infinity counts
-    assert next_code_up(FP16, 0x7C00) is None
-    assert next_code_down(FP16, 0xFC00) is None
-    assert next_code_up(FP16, 0xFC00) == 0xFBFF
-    assert next_code_up(E4M3, 0x7E) is None
-    assert next_code_up(E4M3, 0x80) == next_code_up(E4M3, 0) == 1
-    assert next_code_down(E4M3, 0) == 0x81
-    assert next_code_up(E4M3, 0x81) == 0x80
-    assert next_code_up(E4M3FNUZ, 0x81) == 0  # there is no -0
-    assert next_code_down(E8M0, 0) is None
-    assert next_code_up(INT8, 0xFF) == 0
-    assert next_code_up(INT8, 0x7F) is next_code_down(INT8, 0x80) is None
 
 
 def test_ulp_is_that_of_the_machine_and_by_hand() -> None:
@@ -130,16 +112,12 @@ INFINITY = math.inf
     ("fmt", "code", "how", "interval"),
     [
         (E2M1, 2, {}, (0.75, 1.25, True, True)),
-        (E2M1, 3, {}, (1.25, 1.75, False, False)),
         (E2M1, 7, {}, (5, INFINITY, False, True)),
         (E2M1, 0, {}, (0, 0.25, True, True)),
-        (E2M1, 8, {}, (-0.25, 0, True, False)),
         (E4M3FNUZ, 0, {}, (-1 / 2048, 1 / 2048, True, True)),
         (E4M3, 0x7E, {"saturate": False}, (432, 464, True, True)),
-        (E4M3, 0x7F, {"saturate": False}, (464, INFINITY, False, True)),
         (FP16, 0x7C00, {}, (65520, INFINITY, True, True)),
         (FP16, 0x7C00, {"rounding": Rounding.TOWARD_ZERO}, (INFINITY, INFINITY, True, True)),
-        (INT8, 0x80, {}, (-INFINITY, -127.5, True, True)),
         # It reaches to both neighbours.
         (E2M1, 2, {"rounding": Rounding.STOCHASTIC}, (0.5, 1.5, False, False)),
         (E4M3FNUZ, 0, {"rounding": Rounding.STOCHASTIC}, (-1 / 1024, 1 / 1024, False, False)),

@@ -1,7 +1,5 @@
 """What is said of a format beside a pinned one: for examples, and for every value."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Limits, compared with the published ones and with tables of other libraries."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import ml_dtypes

@@ -1,13 +1,11 @@
 """The sentence under a table agrees with its rows: for examples, and for every value."""
 
-from __future__ import annotations
-
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
 from every import drawn, over
-from formats_claims import check
 from hypothesis import strategies as st
 from shorthands import round_value
 
@@ -22,6 +20,7 @@ from qtui_core.formats import (
     FP32,
     INT4,
     INT8,
+    FormatRow,
     Rounding,
     describe_value,
     parse_value,
@@ -94,6 +93,110 @@ def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> 
 
 
 # --- every claim of the sentence, for any value, mode, saturation and subset of formats
+
+
+def fate(row: FormatRow) -> str:
+    """What happened to the row's value, derived from its numbers and not from its `outcome`."""
+    fmt, asked, value = row.format, row.asked, row.value
+    if asked != asked:  # a Fraction may be too large for math.isnan
+        return "kept" if value is not None else "no code"
+    if asked in (math.inf, -math.inf):
+        if value is None:
+            return "no code"
+        return "kept" if value == asked else "NaN" if math.isnan(value) else "cut"
+    if (asked == 0 and not fmt.has_zero) or (asked < 0 and not fmt.signed):
+        return "aside"
+    if value == asked:
+        signed = isinstance(value, float) and math.copysign(1, value) < 0
+        return "sign lost" if isinstance(asked, float) and not signed else "exact"
+    if value is None or not math.isfinite(value):
+        return "high"
+    if not fmt.min <= asked <= fmt.max and abs(asked) >= fmt.min_positive:
+        end, exponent = fmt.max if asked > 0 else fmt.min, 0
+        while isinstance(fmt, FloatFormat) and Fraction(2) ** (exponent + 1) <= abs(end):
+            exponent += 1
+        step = getattr(fmt, "step", None) or Fraction(2) ** (exponent - fmt.mantissa_bits)
+        return "beyond" if value == end and abs(asked - end) <= step / 2 else "high"
+    if value == 0:
+        return "zeroed"
+    if abs(asked) < fmt.min_positive:
+        return "lifted"
+    tiny = isinstance(fmt, FloatFormat) and abs(asked) < fmt.min_normal
+    return "subnormal" if tiny else "rounded"
+
+
+#: The worst that happened to a number is said, and only that.
+WORST = ("high", "zeroed", "lifted", "subnormal", "beyond")
+CLAIMS = {
+    "high": r"(.*) cannot reach it \(.*?\)(?:, so divide .*)?",
+    "zeroed": r"(.*) gives? 0, so multiply .*",
+    "lifted": r"(.*) (?:has|have) no number that small \(.*\), so multiply .*",
+    "subnormal": r"(.*) (?:has|have) only a subnormal with fewer bits for it, so multiply .*",
+    "beyond": r"it is half a step or less beyond the end of (.*?) \(.*\)",
+    "inside": r"it is inside (?:its|every) range.*, so .* would bring it closer, not a wider range",
+    "kept": "(.*) keeps? it",
+    "sign lost": "(.*) (?:has|have) one zero and drops? its sign",
+    "cut": r"(.*) cuts? it to .*",
+    "NaN": "(.*) turns? it into NaN",
+    "no code": "(.*) (?:has|have) no code for it",
+}
+
+
+def check(sentence: str, rows) -> None:
+    fates = {row.format.title: fate(row) for row in rows}
+    by_title = {row.format.title: row for row in rows}
+    asked, number = rows[0].asked, isinstance(rows[0].asked, Fraction)
+    notes = re.findall(r"(?:^| )([A-Z0-9]+), a scale format, has no (zero|sign) and", sentence)
+    assert notes == [(t, "sign" if asked else "zero") for t, f in fates.items() if f == "aside"]
+    if len(notes) == len(rows):
+        return
+    body = sentence.partition(" E8M0, a scale")[0].removesuffix(".").partition(". ")[0]
+    said = {}
+    for clause in re.split(r"; |(?<=\S): (?=[^n])", body):
+        if exact := re.match(r"\S+ is exact in (.*?)(?: only)?(?:: nothing.*)?$", clause):
+            all_of(exact[1], fates, by_title, {"exact"})
+        for name, pattern in CLAIMS.items():
+            if found := re.fullmatch(pattern, clause):
+                said[name] = clause
+                if name != "inside":
+                    all_of(found[1], fates, by_title, {name, "exact"} if name == "kept" else {name})
+    left = set(fates.values()) - {"aside"}
+    if not number:
+        assert set(said) == {"kept" if name == "exact" else name for name in left}
+    elif left != {"exact"}:
+        worst = [name for name in WORST if name in left]
+        assert list(said) == (worst[:1] or ["inside"])
+    for clause in said.values():
+        if found := re.search(
+            r"(divide|multiply) by (2\^)?(\d+) or more before.* to (.+)$", clause
+        ):
+            fmt, by = by_title[found[4]].format, int(found[3])
+            by = Fraction(2) ** by if found[2] else Fraction(by)
+            if found[1] == "divide":
+                assert fmt.min <= asked / by <= fmt.max
+                assert not fmt.min <= 2 * asked / by <= fmt.max
+            else:
+                full = fmt.min_normal if isinstance(fmt, FloatFormat) else fmt.step
+                assert full <= abs(asked) * by < 2 * full
+
+
+def all_of(text: str, fates, by_title, wanted: set[str]) -> None:
+    """Checks that `text` lists all formats with these fates, and no others."""
+    expected = {title for title, became in fates.items() if became in wanted}
+    if text.startswith("every format here"):
+        but = text.partition(" but ")[2]
+        assert set(by_title) - set(filter(None, but.split(", "))) == expected
+        return
+    listed, more = set(), 0
+    for entry in re.split(", | and ", text):
+        if count := re.fullmatch(r"(\d+) more", entry):
+            more = int(count[1])
+        elif entry == "the integers":
+            listed |= {title for title in by_title if re.fullmatch(r"INT\d+", title)}
+        else:
+            listed.add(entry)
+    assert listed <= expected
+    assert len(listed) + more == len(expected)
 
 
 def numbers() -> st.SearchStrategy[Fraction | float]:

@@ -1,7 +1,5 @@
 """The table of one value, and the sentence under it."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

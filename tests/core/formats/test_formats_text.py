@@ -1,7 +1,5 @@
 """Which texts are accepted, what they mean exactly, and how others are refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Comparison of two checkpoints: real quantized files and the weights they were made from."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

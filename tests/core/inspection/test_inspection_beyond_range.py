@@ -1,7 +1,5 @@
 """Wherever decibels are shown, values beyond the largest number of a format are counted."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

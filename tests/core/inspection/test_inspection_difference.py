@@ -1,7 +1,5 @@
 """The difference of two matrices, against numpy in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

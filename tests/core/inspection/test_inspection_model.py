@@ -1,7 +1,5 @@
 """An inspection of a whole model, compared with sums computed by numpy."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

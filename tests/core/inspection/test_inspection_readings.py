@@ -1,7 +1,5 @@
 """How tensors of three and more dimensions are read as matrices, the same everywhere."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recipes: their exact text, what they tell, and the libraries that read them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is said of an error: true causes, and advice that is possible, saves bits and helps."""
 
-from __future__ import annotations
-
 import re
 
 import ml_dtypes

@@ -75,20 +75,6 @@ def test_groups_are_those_of_the_definition(granularity, shape):
     assert q.scale_at(*last) == (float(absmax[group[-1]] / np.float32(7)), 0)
 
 
-def test_scale_shapes_are_those_of_the_docstrings():
-    for granularity, expected in {
-        "tensor": (1,),
-        "row": (6, 1),
-        "column": (1, 70),
-        "group64": (6, 2),
-        "block64": (7,),
-        "token": (6, 1),
-        "tile4x32": (2, 3),
-    }.items():
-        q = quantize(np.ones((6, 70)), Scheme.parse(f"int8:{granularity}:asym"))
-        assert q.scales.shape == q.zero_points.shape == expected
-
-
 BITS = {
     "nf4": 4.5,
     "int4:group128": 4.25,

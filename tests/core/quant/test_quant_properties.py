@@ -1,8 +1,6 @@
 """Properties of every scheme: all functions agree, and each value is the nearest level of its
 group."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Changes of one part of a scheme at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
