@@ -153,14 +153,14 @@ def test_windows_of_several_lengths_are_not_padded(loaded: Any, tmp_path: Path) 
 
 def test_only_chosen_modules_are_kept_and_hooks_are_removed(loaded: Any) -> None:
     capture(loaded, windows(64), [NAME])  # whatever transformers keeps for itself
-
-    def alive() -> int:
+    gc.collect()
+    gc.freeze()  # so that all tensors that are found are new
+    try:
+        record = capture(loaded, windows(64, 64), [NAME], histogram=False)[NAME]
         gc.collect()
-        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
-
-    before = alive()
-    record = capture(loaded, windows(64, 64), [NAME], histogram=False)[NAME]
-    assert alive() == before
+        assert not [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    finally:
+        gc.unfreeze()
     assert not any(module._forward_hooks for module in loaded.model.modules())
     assert record.input.rows.nbytes == 128 * 32 * 4
     assert record.input.observed.counts is None

@@ -17,7 +17,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.evaluation.summary import summarize
 from qtui_core.inspection.inspect import is_quantizable
-from qtui_core.job import IDLE, Cancelled, Job
+from qtui_core.job import IDLE, Cancelled
 from qtui_core.loading.text import Text
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
@@ -76,7 +76,7 @@ def test_the_divergence_of_one_tensor_is_that_of_an_evaluation(tmp_path, tied, n
 
 
 @pytest.mark.slow
-def test_every_tensor_of_every_family_is_that_of_an_evaluation(tmp_path) -> None:
+def test_the_tensors_of_every_family_are_those_of_an_evaluation(tmp_path) -> None:
     families: dict[str, dict[str, Any]] = {
         "Llama": {},
         "Qwen3": {"tie_word_embeddings": True, "head_dim": 16},
@@ -97,7 +97,7 @@ def test_every_tensor_of_every_family_is_that_of_an_evaluation(tmp_path) -> None
         )  # fmt: skip
         model = transformers.AutoModelForCausalLM.from_config(config)
         folder = running_models.write(model, tmp_path / family)
-        check_against_evaluation(folder, tmp_path, slice(None), windows=2)
+        check_against_evaluation(folder, tmp_path, slice(None, None, 2), windows=2)
 
     every(list(families), one)
 
@@ -193,20 +193,23 @@ def test_a_small_change_does_what_was_estimated(tmp_path) -> None:
 def test_gradients_take_the_weights_of_one_layer_at_a_time(tmp_path) -> None:
     """Whatever has the shape of a layer's weight is of one layer, in both directions."""
     source = open_model(llama(tmp_path, num_hidden_layers=4, intermediate_size=51))
-    name = "model.layers.3.mlp.down_proj.weight"
     asked = [n for n in matrices(source) if "down_proj" in n]
     seen = []
 
-    def cancelled() -> bool:
-        gc.collect()
-        wide = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.shape == (32, 51)]
-        seen.append(sum(t.untyped_storage().nbytes() > 8 for t in wide))
-        return False
+    def look(module: Any, *_: Any) -> None:
+        if type(module).__name__ == "LlamaMLP":
+            gc.collect()
+            held = [t for t in gc.get_objects() if isinstance(t, torch.Tensor)]
+            held = [t for t in held if t.shape == (32, 51)]
+            seen.append(sum(t.untyped_storage().nbytes() > 8 for t in held))
 
-    assert name in asked
-    predictions.prediction_errors(
-        "fisher", source, asked, SCHEMES, TEXT, windows=1, job=Job(cancelled=cancelled)
-    )
+    gc.freeze()  # what other tests have made is not walked through
+    hook = torch.nn.modules.module.register_module_forward_hook(look)
+    try:
+        predictions.prediction_errors("fisher", source, asked, SCHEMES, TEXT, windows=1)
+    finally:
+        hook.remove()
+        gc.unfreeze()
     # When a layer is loaded, that of the one before may not be let go yet.
-    assert len(seen) > 8
-    assert max(seen) <= 2
+    assert len(seen) >= 8
+    assert set(seen) <= {1, 2}
