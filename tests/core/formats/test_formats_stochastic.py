@@ -8,24 +8,17 @@ from every import over
 from formats_oracle import SMALL_FLOATS, magnitudes, name_of
 from shorthands import round_value
 
-from qtui_core.formats import (
-    E4M3,
-    FP16,
-    INT8,
-    TF32,
-    FloatFormat,
-    Rounding,
-    decode,
-    encode,
-)
+import qtui_core.formats as qf
 from qtui_core.formats.array import encode_array
 
-STOCHASTIC = Rounding.STOCHASTIC
+STOCHASTIC = qf.Rounding.STOCHASTIC
 
 
 @over("fmt", SMALL_FLOATS, ids=name_of)
 @over("count", [1, 3, 8])
-def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, count: int) -> None:
+def test_the_share_that_rounds_away_is_the_truncated_fraction(
+    fmt: qf.FloatFormat, count: int
+) -> None:
     steps = magnitudes(fmt)[:-1]
     patterns = np.arange(1 << count, dtype=np.uint16)
     parts = 12 if count < 8 else 4  # of 8 bits each code takes 256 patterns
@@ -33,7 +26,7 @@ def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, 
         low, high = Fraction(steps[code]), Fraction(steps[code + 1])
         for part in (Fraction(1, 5), Fraction(1, 2), Fraction(77, 256), Fraction(999, 1000)):
             value = low + part * (high - low)
-            codes = [encode(fmt, value, STOCHASTIC, None, int(p), count) for p in patterns]
+            codes = [qf.encode(fmt, value, STOCHASTIC, None, int(p), count) for p in patterns]
             assert set(codes) <= {code, code + 1}
             assert codes.count(code + 1) == part * (1 << count) // 1
             single = np.float32(float(value))
@@ -49,27 +42,30 @@ def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, 
 
 def test_overflow_is_drawn_too() -> None:
     between = 65504 + 16  # halfway to 65536
-    drawn = [round_value(FP16, between, STOCHASTIC, None, r, 2) for r in range(4)]
+    drawn = [round_value(qf.FP16, between, STOCHASTIC, None, r, 2) for r in range(4)]
     assert drawn == [65504, 65504, float("inf"), float("inf")]
-    assert round_value(FP16, 70000, STOCHASTIC, None, 0, 2) == float("inf")
-    assert round_value(E4M3, 1e9, STOCHASTIC, None, 0, 2) == 448
+    assert round_value(qf.FP16, 70000, STOCHASTIC, None, 0, 2) == float("inf")
+    assert round_value(qf.E4M3, 1e9, STOCHASTIC, None, 0, 2) == 448
 
 
 def test_more_random_bits_than_dropped_ones_change_nothing() -> None:
     value = 1 + 0.75 * 2**-10  # TF32 drops 13 bits of a float32
-    codes = [encode(TF32, value, STOCHASTIC, None, r << 28, 32) for r in range(1 << 4)]
+    codes = [qf.encode(qf.TF32, value, STOCHASTIC, None, r << 28, 32) for r in range(1 << 4)]
     assert codes.count(codes[-1]) == 12
 
 
 def test_integers_are_drawn_by_magnitude() -> None:
     draws = np.arange(8, dtype=np.uint8)
     for value, low, high in ((2.375, 2, 3), (-2.375, -2, -3)):
-        array = encode_array(INT8, np.full(8, value), STOCHASTIC, None, draws, 3).view(np.int8)
+        array = encode_array(qf.INT8, np.full(8, value), STOCHASTIC, None, draws, 3).view(np.int8)
         assert sorted(array.tolist(), key=abs) == [low] * 5 + [high] * 3
-        scalar = [decode(INT8, encode(INT8, value, STOCHASTIC, None, r, 3)).value for r in range(8)]
+        scalar = [
+            qf.decode(qf.INT8, qf.encode(qf.INT8, value, STOCHASTIC, None, r, 3)).value
+            for r in range(8)
+        ]
         assert scalar == array.tolist()
     huge = np.array([np.inf, -np.inf, 1e30])
-    ends = encode_array(INT8, huge, STOCHASTIC, None, np.zeros(3, np.uint8), 3)
+    ends = encode_array(qf.INT8, huge, STOCHASTIC, None, np.zeros(3, np.uint8), 3)
     assert ends.view(np.int8).tolist() == [127, -128, 127]
 
 
@@ -83,7 +79,7 @@ def test_integers_are_drawn_by_magnitude() -> None:
 )
 def test_unfit_random_bits_of_a_number_are_refused(draw, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        encode(E4M3, 0.1, STOCHASTIC, None, *draw)
+        qf.encode(qf.E4M3, 0.1, STOCHASTIC, None, *draw)
 
 
 @over(
@@ -96,4 +92,4 @@ def test_unfit_random_bits_of_a_number_are_refused(draw, sentence: str) -> None:
 )
 def test_unfit_random_bits_of_an_array_are_refused(draws, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        encode_array(E4M3, np.ones((2, 3), np.float32), STOCHASTIC, None, draws, 8)
+        encode_array(qf.E4M3, np.ones((2, 3), np.float32), STOCHASTIC, None, draws, 8)

@@ -9,26 +9,10 @@ from every import drawn, over
 from hypothesis import strategies as st
 from shorthands import round_value
 
-from qtui_core.formats import (
-    BF16,
-    E2M1,
-    E4M3,
-    E5M2,
-    E8M0,
-    FORMATS,
-    FP16,
-    FP32,
-    INT4,
-    INT8,
-    FormatRow,
-    Rounding,
-    describe_value,
-    parse_value,
-    summarize,
-)
+import qtui_core.formats as qf
 from qtui_core.formats.spec import FloatFormat
 
-TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
+TRAINING = (qf.FP32, qf.BF16, qf.FP16, qf.E4M3, qf.E5M2)
 
 
 @over(
@@ -40,7 +24,7 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("70000", TRAINING, ["70000 is exact in FP32 only", "BF16 is off by 0.21%",
                              "FP16, E4M3 and E5M2 cannot reach it",
                              "FP16 ends at 65504 and gives inf", "divide by 2 or more"]),
-        ("-1000", (E4M3,), ["-1000: E4M3 cannot reach it", "ends at -448 and cuts it off there",
+        ("-1000", (qf.E4M3,), ["-1000: E4M3 cannot reach it", "ends at -448 and cuts it off there",
                             "divide by 4 or more"]),
         ("1e-8", TRAINING, ["FP16, E4M3 and E5M2 give 0", "2^13 or more"]),
         ("0.3", TRAINING, ["inside every range, so more mantissa bits would bring it closer"]),
@@ -49,21 +33,21 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
                      "E8M0, a scale format, has no zero and gives 5.8775e-39."]),
         ("nan", None, ["E3M2, E2M3 and 6 more have no code for it. Find where it"]),
         ("inf", TRAINING, ["inf: FP32, BF16 and 2 more keep it; E4M3 cuts it to 448. Find"]),
-        ("7", (E2M1,), ["E2M1 makes 6 of 7, off by 14%", "half a step or less beyond the end of "
+        ("7", (qf.E2M1,), ["E2M1 makes 6 of 7, off by 14%", "half a step or less beyond the end of "
                          "E2M1 (E2M1 ends at 6)."]),
-        ("2.4", (INT8,), ["INT8 makes 2 of 2.4, off by 17%; it is inside its range, so a "
+        ("2.4", (qf.INT8,), ["INT8 makes 2 of 2.4, off by 17%; it is inside its range, so a "
                            "smaller step"]),
         ("-0", None, ["-0: FP64, FP32 and 11 more keep it; E4M3FNUZ, E5M2FNUZ and 5 more have "
                       "one zero and drop its sign.", "E8M0, a scale format, has no zero"]),
-        ("-1", (E8M0,), ["-1: E8M0, a scale format, has no sign and gives NaN."]),
-        ("1e-40", (E8M0,), ["1e-40: E8M0 has no number that small", "multiply by 64 or more"]),
-        ("-inf", (FP16, INT8, INT4), ["-inf: FP16 keeps it; the integers cut it to the end of "
-                                      "their range (-128 in INT8)."]),
-        ("0.01", (E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by 2"]),
+        ("-1", (qf.E8M0,), ["-1: E8M0, a scale format, has no sign and gives NaN."]),
+        ("1e-40", (qf.E8M0,), ["1e-40: E8M0 has no number that small", "multiply by 64 or more"]),
+        ("-inf", (qf.FP16, qf.INT8, qf.INT4), ["-inf: FP16 keeps it; the integers cut it to the "
+                                               "end of their range (-128 in INT8)."]),
+        ("0.01", (qf.E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by"]),
     ],
 )  # fmt: skip
 def test_the_sentence_agrees_with_the_rows(text: str, formats, parts: list[str]) -> None:
-    sentence = summarize(describe_value(parse_value(text), formats=formats))
+    sentence = qf.summarize(qf.describe_value(qf.parse_value(text), formats=formats))
     for part in parts:
         assert part in sentence
 
@@ -71,31 +55,35 @@ def test_the_sentence_agrees_with_the_rows(text: str, formats, parts: list[str])
 @over(
     ("text", "formats", "part"),
     [
-        ("1e4", (FP16, E4M3), "E4M3 ends at 448 and gives NaN"),
-        ("inf", (FP16, E4M3), "E4M3 turns it into NaN"),
-        ("200", (INT8,), "INT8 ends at 127 and wraps to -56"),
-        ("inf", (INT8, INT4), "inf: the integers have no code for it. Find where it comes from"),
+        ("1e4", (qf.FP16, qf.E4M3), "E4M3 ends at 448 and gives NaN"),
+        ("inf", (qf.FP16, qf.E4M3), "E4M3 turns it into NaN"),
+        ("200", (qf.INT8,), "INT8 ends at 127 and wraps to -56"),
+        (
+            "inf",
+            (qf.INT8, qf.INT4),
+            "inf: the integers have no code for it. Find where it comes from",
+        ),
     ],
 )
 def test_the_sentence_without_saturation(text: str, formats, part: str) -> None:
-    rows = describe_value(parse_value(text), saturate=False, formats=formats)
-    assert part in summarize(rows)
+    rows = qf.describe_value(qf.parse_value(text), saturate=False, formats=formats)
+    assert part in qf.summarize(rows)
 
 
 def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> None:
-    rows = describe_value(parse_value("1e-9"), Rounding.UP, None, (E2M1, E4M3))
-    assert summarize(rows) == (
+    rows = qf.describe_value(qf.parse_value("1e-9"), qf.Rounding.UP, None, (qf.E2M1, qf.E4M3))
+    assert qf.summarize(rows) == (
         "No format here holds 1e-9 exactly: E4M3 is off by 2e+8%, E2M1 by 5e+10%; E4M3 and E2M1 "
         "have no number that small (E4M3 gives 1.9531e-3), so multiply by 2^24 or more before "
         "casting to E4M3."
     )
-    assert summarize(()) == ""
+    assert qf.summarize(()) == ""
 
 
 # --- every claim of the sentence, for any value, mode, saturation and subset of formats
 
 
-def fate(row: FormatRow) -> str:
+def fate(row: qf.FormatRow) -> str:
     """What happened to the row's value, derived from its numbers and not from its `outcome`."""
     fmt, asked, value = row.format, row.asked, row.value
     if asked != asked:  # a Fraction may be too large for math.isnan
@@ -201,8 +189,8 @@ def all_of(text: str, fates, by_title, wanted: set[str]) -> None:
 
 def numbers() -> st.SearchStrategy[Fraction | float]:
     """Numbers of every format, midpoints, their neighbours, and numbers beyond all."""
-    ends = [Fraction(end) for fmt in FORMATS.values() for end in (fmt.max, fmt.min_positive)]
-    ends += [fmt.min_normal for fmt in FORMATS.values() if isinstance(fmt, FloatFormat)]
+    ends = [Fraction(end) for fmt in qf.FORMATS.values() for end in (fmt.max, fmt.min_positive)]
+    ends += [fmt.min_normal for fmt in qf.FORMATS.values() if isinstance(fmt, FloatFormat)]
     factors = st.sampled_from([Fraction(k, 32) for k in (1, 8, 15, 16, 17, 24, 31, 32, 33, 40, 96)])
     simple = st.builds(Fraction, st.integers(-1280, 1280), st.integers(1, 64))
     signs = st.sampled_from([1, -1])
@@ -215,7 +203,7 @@ def numbers() -> st.SearchStrategy[Fraction | float]:
 
 SUBSETS = st.one_of(
     st.none(),
-    st.lists(st.sampled_from(list(FORMATS.values())), min_size=1, max_size=6, unique=True),
+    st.lists(st.sampled_from(list(qf.FORMATS.values())), min_size=1, max_size=6, unique=True),
 )
 
 
@@ -223,20 +211,20 @@ SUBSETS = st.one_of(
     1500,
     4,
     numbers(),
-    st.sampled_from(list(Rounding)),
+    st.sampled_from(list(qf.Rounding)),
     st.sampled_from([None, True, False]),
     SUBSETS,
     also=[
-        (0.0, Rounding.NEAREST_EVEN, None, None),
-        (-0.0, Rounding.NEAREST_EVEN, None, None),
-        (math.nan, Rounding.NEAREST_EVEN, None, None),
-        (-math.inf, Rounding.NEAREST_EVEN, False, None),
-        (Fraction(24), Rounding.NEAREST_EVEN, False, [INT4]),
+        (0.0, qf.Rounding.NEAREST_EVEN, None, None),
+        (-0.0, qf.Rounding.NEAREST_EVEN, None, None),
+        (math.nan, qf.Rounding.NEAREST_EVEN, None, None),
+        (-math.inf, qf.Rounding.NEAREST_EVEN, False, None),
+        (Fraction(24), qf.Rounding.NEAREST_EVEN, False, [qf.INT4]),
     ],
 )
 def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> None:
-    rows = describe_value(value, rounding, saturate, formats)
-    sentence = summarize(rows)
+    rows = qf.describe_value(value, rounding, saturate, formats)
+    sentence = qf.summarize(rows)
     assert sentence.endswith(".")
     assert "\n" not in sentence
     assert len(sentence) < 400
@@ -247,13 +235,13 @@ def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> 
     1500,
     4,
     numbers(),
-    st.sampled_from([r for r in Rounding if r is not Rounding.STOCHASTIC]),
+    st.sampled_from([r for r in qf.Rounding if r is not qf.Rounding.STOCHASTIC]),
     st.sampled_from([None, True, False]),
-    st.sampled_from(list(FORMATS.values())),
+    st.sampled_from(list(qf.FORMATS.values())),
 )
 def test_advised_mantissa_bits_help_and_others_do_not(value, how, saturate, fmt) -> None:
-    (row,) = describe_value(value, how, saturate, [fmt])
-    if "would bring it closer" not in summarize([row]):
+    (row,) = qf.describe_value(value, how, saturate, [fmt])
+    if "would bring it closer" not in qf.summarize([row]):
         return
     if isinstance(fmt, FloatFormat):
         finer = replace(fmt, mantissa_bits=fmt.mantissa_bits + 200)

@@ -77,21 +77,16 @@ def test_groups_are_those_of_the_definition(granularity, shape):
 
 BITS = {
     "nf4": 4.5,
-    "int4:group128": 4.25,
     "int4:group64:asym": 4.5625,  # 32 bits of scale and 4 of zero point
     "int4:group64:asym:zpfloat": 5.0,
     "int8:row": 8 + 32 / 4096,
-    "int8:column": 8 + 32 / 4096,
     "int3:tensor": 3 + 32 / 2**24,
     "int3:model": 3.0,
     "bf16": 16.0,
-    "tf32": 32.0,
     "mxfp4": 4.25,
-    "mxfp6-e3m2:ceil": 6.25,
     "mxint8": 8.25,
     "nvfp4": 4.5 + 32 / 2**24,
     "ternary": 2 + 32 / 2**24,
-    "e3m2": 6.5,
     "e4m3:tile128x128": 8 + 32 / 2**14,
     "int8:token": 8 + 32 / 4096,
     "nf4:dq128": 4 + 8 / 64 + 32 / (64 * 128) + 32 / 2**24,
