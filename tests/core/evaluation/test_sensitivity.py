@@ -84,16 +84,6 @@ def test_by_weights_the_best_is_between_the_bound_and_what_is_found(inspection, 
     assert all(c.nbytes == stored[c.name, c.scheme] for c in found.choices)
 
 
-def test_the_conclusion_says_what_is_gained_over_one_scheme(inspection):
-    found = assigned(weigh(inspection), "7")
-    smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
-    best = max(smaller, key=lambda u: u.point.sqnr_db)
-    assert found.conclusion.endswith(
-        f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
-        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits."
-    )
-
-
 def test_by_predictions_the_nats_add_up_with_their_error_over_windows(inspection, weights):
     rng = np.random.default_rng(4)
     nats = {
@@ -129,12 +119,19 @@ def test_by_predictions_the_nats_add_up_with_their_error_over_windows(inspection
     assert data["relative_error"] is data["relative_error_bound"] is data["sqnr_db"] is None
 
 
-def test_the_smallest_budget_has_no_bits_to_give(inspection):
+def test_the_conclusion_of_the_smallest_budget_and_of_another(inspection):
     weighing = weigh(inspection)
     smallest = assigned(weighing, "16").frontier[0]
     found = assign_schemes(weighing, smallest.nbytes)
     assert {c.scheme for c in found.choices} == {"int3:group64"}
     assert found.conclusion.endswith("these schemes allow no smaller one.")
+    found = assigned(weigh(inspection), "7")
+    smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
+    best = max(smaller, key=lambda u: u.point.sqnr_db)
+    assert found.conclusion.endswith(
+        f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
+        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits."
+    )
 
 
 def test_an_assignment_that_is_one_scheme_is_not_beside_itself(model):

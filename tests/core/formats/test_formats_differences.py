@@ -95,16 +95,13 @@ def just_below_a_tie(fmt: qf.FloatFormat, value: float) -> bool:
     return abs(np.nextafter(value, math.copysign(math.inf, value))) in thresholds(fmt)
 
 
-def test_difference_gfloat_rounds_just_below_a_tie_away() -> None:
+def test_gfloat_rounds_just_below_a_tie_away_and_mxint8_as_here() -> None:
     # gfloat adds one half in floating point, which rounds the sum up to 1.
     value = 0.24999999999999997
     away = MODES[qf.Rounding.NEAREST_AWAY]
     assert gfloat.round_float(gf.format_info_ocp_e2m1, value, away, True) == 0.5
     assert round_value(qf.E2M1, value, qf.Rounding.NEAREST_AWAY) == 0
     assert encode_array(qf.E2M1, np.array([value]), qf.Rounding.NEAREST_AWAY)[0] == 0
-
-
-def test_mxint8_rounds_as_gfloat() -> None:
     for value in np.arange(-2.1, 2.1, 1 / 256).tolist():
         theirs = gfloat.round_float(gf.format_info_ocp_int8, value, sat=True)
         assert round_value(qf.MXINT8, value) == theirs

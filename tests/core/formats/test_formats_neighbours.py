@@ -106,13 +106,10 @@ def test_intervals_a_person_can_check(fmt, code, how, interval) -> None:
     assert qf.rounding_interval(fmt, code, **how) == qf.Interval(*interval)
 
 
-def test_intervals_of_codes_that_nothing_rounds_to_are_empty() -> None:
+def test_empty_intervals_and_those_of_wide_formats() -> None:
     assert qf.rounding_interval(qf.FP16, 0x7C00, saturate=True).is_empty
     assert qf.rounding_interval(qf.E4M3, 0x80, qf.Rounding.DOWN).is_empty
     assert qf.rounding_interval(qf.FP16, 0x7E00).is_empty
-
-
-def test_wide_formats_have_intervals_too() -> None:
     code = qf.encode(qf.FP32, Fraction(1, 10))
     interval = qf.rounding_interval(qf.FP32, code)
     assert Fraction(1, 10) in interval

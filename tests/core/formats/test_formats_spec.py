@@ -71,17 +71,11 @@ def test_special_values_of_each_format() -> None:
     assert qf.E2M1.has_negative_zero
 
 
-def test_saturation_is_the_default_only_where_there_is_no_infinity() -> None:
+def test_facts_of_single_formats() -> None:
     assert all(f.saturates != f.has_infinity for f in qf.FORMATS.values())
-
-
-def test_tf32_is_nineteen_bits_of_a_word_and_rounds_away_in_hardware() -> None:
     assert (qf.TF32.bits, qf.TF32.storage_bits, qf.TF32.code_count) == (19, 32, 1 << 19)
     assert qf.TF32.word(0b0_01111111_0000000000) == 0x3F800000
     assert qf.TF32.hardware_rounding is qf.Rounding.NEAREST_AWAY
-
-
-def test_integer_ranges_and_decimal_digits() -> None:
     ends = [(fmt.min, fmt.max) for fmt in (qf.INT16, qf.INT8, qf.INT4, qf.MXINT8)]
     assert ends == [(-32768, 32767), (-128, 127), (-8, 7), (-2, Fraction(127, 64))]
     digits = [fmt.decimal_digits for fmt in (qf.FP64, qf.FP32, qf.FP16, qf.BF16, qf.E4M3)]

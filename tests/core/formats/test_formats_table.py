@@ -14,9 +14,14 @@ def row(fmt, value, rounding: qf.Rounding = qf.Rounding.NEAREST_EVEN, saturate: 
     return qf.describe_value(value, rounding, saturate, [fmt])[0]
 
 
-def test_every_format_has_its_row_in_order() -> None:
+def test_every_format_has_its_row_and_errors_are_from_what_was_typed() -> None:
     rows = qf.describe_value(TENTH)
     assert [r.format.name for r in rows] == list(qf.FORMATS)
+    # Not from the FP64 nearest to it: FP64 itself shows an error.
+    assert row(qf.FP64, qf.parse_value("0.1")).error == Fraction(0.1) - TENTH
+    assert row(qf.FP64, 0.1).error == 0
+    assert row(qf.FP16, 70000).error is None
+    assert row(qf.FP16, 0).relative_error is None
 
 
 @over(
@@ -86,14 +91,6 @@ def test_a_row_and_its_surroundings() -> None:
     assert (code.below, code.ulp) == (None, None)
     assert (code.sign_bits, code.exponent_bits, code.mantissa_bits) == ("1", "1111", "111")
     assert qf.describe_code(qf.FP16, 0x7BFF).above == math.inf
-
-
-def test_errors_are_measured_from_what_was_typed() -> None:
-    # Not from the FP64 nearest to it: FP64 itself shows an error.
-    assert row(qf.FP64, qf.parse_value("0.1")).error == Fraction(0.1) - TENTH
-    assert row(qf.FP64, 0.1).error == 0
-    assert row(qf.FP16, 70000).error is None
-    assert row(qf.FP16, 0).relative_error is None
 
 
 def test_rounding_modes_reach_the_table() -> None:

@@ -102,10 +102,14 @@ def test_bits_per_parameter_count_everything(text, bits):
     assert quantized_bytes(scheme, shape) == bits * 2**24 / 8
 
 
-def test_bits_by_part():
+def test_bits_by_part_and_of_nothing():
     budget = bit_budget(Scheme.parse("int4:group64:asym"), (4096, 4096))
     expected = {"codes": 4, "scales": Fraction(1, 2), "zero points": Fraction(1, 16)}
     assert {part.name: budget.share(part) for part in budget.parts} == expected
+    for text in ("nf4:dq", "int4:asym", "bf16"):
+        scheme = Scheme.parse(text)
+        assert quantized_bytes(scheme, (0, 64)) == 0
+        assert bits_per_parameter(scheme, (0, 64)) == scheme.bits
 
 
 @over("any_scheme", EVERY_SCHEME)
@@ -129,10 +133,3 @@ def test_storage_agrees_with_what_is_stored(any_scheme):
     assert budget.overhead == budget.bits_per_parameter - scheme.bits
     total = sum(map(budget.share, budget.parts), Fraction(0))
     assert total == budget.bits_per_parameter == Fraction(8 * q.nbytes, x.size)
-
-
-def test_empty_tensors_cost_nothing():
-    for text in ("nf4:dq", "int4:asym", "bf16"):
-        scheme = Scheme.parse(text)
-        assert quantized_bytes(scheme, (0, 64)) == 0
-        assert bits_per_parameter(scheme, (0, 64)) == scheme.bits
