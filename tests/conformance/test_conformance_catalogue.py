@@ -1,7 +1,5 @@
 """The conventions as data: complete, unique, and each with something that checks it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What the verdicts mean together, from hand-made reports."""
 
-from __future__ import annotations
-
 import pytest
 from told_truly import faults_of
 

@@ -1,7 +1,5 @@
 """Libraries that are missing, broken, slow or that kill their process; each gives a verdict."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

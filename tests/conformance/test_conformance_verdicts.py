@@ -4,8 +4,6 @@ For the version that the expectations were measured with, every verdict is as ex
 known differences. For other versions only the conventions that must be equal are checked.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import pytest

@@ -1,8 +1,6 @@
 """What holds an assignment against its model: the rivals that it gets, and the sentence in each
 state, from parts of known figures."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is said of a format beside a pinned one: for examples, and for every value."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction
@@ -35,21 +33,14 @@ def said(text: str, chosen: str, pinned: str, saturate: bool | None = None) -> s
          "so E4M3 is enough for this value."),
         ("-0", "e4m3", "int8", "E4M3 keeps -0 better than INT8: E4M3 keeps it exactly, INT8 drops "
          "its sign."),
-        ("-0", "e4m3fnuz", "int8", "E4M3FNUZ and INT8 both drop the sign of -0."),
         ("0", "e8m0", "int8", "INT8 keeps 0 better than E8M0: INT8 keeps it exactly, E8M0 gives "
          f"5.8775e-39. {SAME}."),
         ("inf", "e4m3", "int8", "Neither E4M3 nor INT8 keeps inf: E4M3 cuts it to 448, INT8 cuts "
          "it to 127."),
-        ("nan", "e2m1", "int8", "Neither E2M1 nor INT8 keeps NaN: each has no code for it. E2M1 "
-         "takes 4 bits, INT8 8."),
         ("1e9", "fp16", "e4m3", "E4M3 comes closer to 1000000000 than FP16: E4M3 cuts it to 448, "
          "FP16 gives inf."),
-        ("1000", "e4m3", "int8", "E4M3 comes 1.6 times closer to 1000 than INT8, off by 55% against"
-         " 87%."),
         ("1e-9", "e4m3", "fp16", "E4M3 and FP16 both make 0 of 1e-9, off by 100%. E4M3 takes 8 bits"
          ", FP16 16."),
-        ("3", "e3m0", "e8m0", "E3M0 and E8M0 both make 4 of 3, off by 33%. E3M0 takes 4 bits, E8M0 "
-         "8."),
         ("0.1", "e4m3", "e4m3", "E4M3 makes 0.10156 of 0.1, off by 1.6%; it is inside its range, "
          "so more mantissa bits would bring it closer, not a wider range. Choose another format "
          "to compare it with this pinned one."),

@@ -1,7 +1,5 @@
 """Stochastic rounding: the exact share of random patterns that rounds away from zero."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -10,25 +8,17 @@ from every import over
 from formats_oracle import SMALL_FLOATS, magnitudes, name_of
 from shorthands import round_value
 
-from qtui_core.formats import (
-    BF16,
-    E4M3,
-    FP16,
-    INT8,
-    TF32,
-    FloatFormat,
-    Rounding,
-    decode,
-    encode,
-)
+import qtui_core.formats as qf
 from qtui_core.formats.array import encode_array
 
-STOCHASTIC = Rounding.STOCHASTIC
+STOCHASTIC = qf.Rounding.STOCHASTIC
 
 
 @over("fmt", SMALL_FLOATS, ids=name_of)
 @over("count", [1, 3, 8])
-def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, count: int) -> None:
+def test_the_share_that_rounds_away_is_the_truncated_fraction(
+    fmt: qf.FloatFormat, count: int
+) -> None:
     steps = magnitudes(fmt)[:-1]
     patterns = np.arange(1 << count, dtype=np.uint16)
     parts = 12 if count < 8 else 4  # of 8 bits each code takes 256 patterns
@@ -36,7 +26,7 @@ def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, 
         low, high = Fraction(steps[code]), Fraction(steps[code + 1])
         for part in (Fraction(1, 5), Fraction(1, 2), Fraction(77, 256), Fraction(999, 1000)):
             value = low + part * (high - low)
-            codes = [encode(fmt, value, STOCHASTIC, None, int(p), count) for p in patterns]
+            codes = [qf.encode(fmt, value, STOCHASTIC, None, int(p), count) for p in patterns]
             assert set(codes) <= {code, code + 1}
             assert codes.count(code + 1) == part * (1 << count) // 1
             single = np.float32(float(value))
@@ -50,39 +40,27 @@ def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, 
                 assert away.sum() == part_left * (1 << count) // 1
 
 
-def test_all_bits_of_a_sixteen_bit_draw_make_the_mean_exact() -> None:
-    # BF16 drops 16 bits of a float32, so 16 random bits leave no bias at all.
-    draws = np.arange(1 << 16, dtype=np.uint16)
-    for value in (0.1, -1.2345, 3e-39, 1e30):
-        single = np.float32(value)
-        codes = encode_array(BF16, np.full(draws.shape, single), STOCHASTIC, None, (draws, 16))
-        low, *more = np.unique(codes).tolist()
-        numbers = [(decode(BF16, code).value, (codes == code).sum()) for code in (low, *more)]
-        assert sum(value * int(count) for value, count in numbers) / (1 << 16) == Fraction(
-            float(single)
-        )
-
-
-def test_overflow_is_drawn_too() -> None:
+def test_overflow_and_more_bits_than_are_dropped() -> None:
     between = 65504 + 16  # halfway to 65536
-    drawn = [round_value(FP16, between, STOCHASTIC, None, r, 2) for r in range(4)]
+    drawn = [round_value(qf.FP16, between, STOCHASTIC, None, r, 2) for r in range(4)]
     assert drawn == [65504, 65504, float("inf"), float("inf")]
-    assert round_value(FP16, 70000, STOCHASTIC, None, 0, 2) == float("inf")
-    assert round_value(E4M3, 1e9, STOCHASTIC, None, 0, 2) == 448
-
-
-def test_more_random_bits_than_dropped_ones_change_nothing() -> None:
+    assert round_value(qf.FP16, 70000, STOCHASTIC, None, 0, 2) == float("inf")
+    assert round_value(qf.E4M3, 1e9, STOCHASTIC, None, 0, 2) == 448
     value = 1 + 0.75 * 2**-10  # TF32 drops 13 bits of a float32
-    codes = [encode(TF32, value, STOCHASTIC, None, r << 28, 32) for r in range(1 << 4)]
+    codes = [qf.encode(qf.TF32, value, STOCHASTIC, None, r << 28, 32) for r in range(1 << 4)]
     assert codes.count(codes[-1]) == 12
 
 
 def test_integers_are_drawn_by_magnitude() -> None:
     for value, low, high in ((2.375, 2, 3), (-2.375, -2, -3)):
-        drawn = [decode(INT8, encode(INT8, value, STOCHASTIC, None, r, 3)).value for r in range(8)]
+        drawn = [
+            qf.decode(qf.INT8, qf.encode(qf.INT8, value, STOCHASTIC, None, r, 3)).value
+            for r in range(8)
+        ]
         assert sorted(drawn, key=abs) == [low] * 5 + [high] * 3
     for value, end in ((float("inf"), 127), (float("-inf"), -128), (1e30, 127)):
-        assert decode(INT8, encode(INT8, value, STOCHASTIC, None, 0, 3)).value == end
+        code = qf.encode(qf.INT8, value, STOCHASTIC, None, 0, 3)
+        assert qf.decode(qf.INT8, code).value == end
 
 
 @over(
@@ -95,4 +73,4 @@ def test_integers_are_drawn_by_magnitude() -> None:
 )
 def test_unfit_random_bits_of_a_number_are_refused(draw, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        encode(E4M3, 0.1, STOCHASTIC, None, *draw)
+        qf.encode(qf.E4M3, 0.1, STOCHASTIC, None, *draw)

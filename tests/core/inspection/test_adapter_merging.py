@@ -1,7 +1,5 @@
 """Adapters read and merged: held against peft's own merge_and_unload, and against bad files."""
 
-from __future__ import annotations
-
 import json
 import re
 

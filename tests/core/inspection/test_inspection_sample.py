@@ -1,7 +1,5 @@
 """The rows of a sample."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

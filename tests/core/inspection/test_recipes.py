@@ -1,7 +1,5 @@
 """Recipes: their exact text, what they tell, and the libraries that read them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -19,6 +17,11 @@ from qtui_core.schemes.scheme import Scheme
 
 def tensor(name, scheme, rows=128, columns=256, dtype="BF16"):
     return RecipeTensor(name, Scheme.parse(scheme) if scheme else None, rows, columns, dtype)
+
+
+def ggml(tensors, family="llama"):
+    pytest.importorskip("gguf")
+    return llama_quantize(tensors, family)
 
 
 SCHEMES = [
@@ -43,8 +46,7 @@ NF4 = tuple(
 
 
 def test_llama_quantize_takes_a_regular_expression_and_a_type_a_line():
-    pytest.importorskip("gguf")
-    assert llama_quantize(SMALL, "llama").text == (
+    assert ggml(SMALL).text == (
         "^token_embd\\.weight$=bf16\n"
         "^blk\\.0\\.attn_q\\.weight$=q4_0\n"
         "^blk\\.0\\.ffn_up\\.weight$=q4_0\n"
@@ -175,17 +177,16 @@ def test_every_scheme_is_expressed_or_listed():
 def test_types_of_ggml_are_those_of_the_library(text, columns):
     gguf = pytest.importorskip("gguf")
     one = tensor("lm_head.weight", text, columns=columns)
-    name, _, kind = llama_quantize((one,), "llama").text.strip().partition("=")
+    name, _, kind = ggml([one]).text.strip().partition("=")
     block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]]
     assert one.columns % block == 0
     assert name == r"^output\.weight$"
 
 
 def test_experts_that_gguf_stacks_get_the_type_with_the_most_bits():
-    pytest.importorskip("gguf")
     names = [f"{LAYER}block_sparse_moe.experts.{n}.w1.weight" for n in range(2)]
     given = [tensor(names[0], "int4:group32:signed"), tensor(names[1], "int8:group32")]
-    recipe = llama_quantize(given, "mixtral")
+    recipe = ggml(given, "mixtral")
     assert recipe.text == "^blk\\.0\\.ffn_gate_exps\\.weight$=q8_0\n"
     (told,) = recipe.stand_ins
     assert (told.tensor, told.instead) == (names[0], "q8_0")
@@ -196,21 +197,19 @@ def test_experts_that_gguf_stacks_get_the_type_with_the_most_bits():
     [(256, "int6", "q6_k"), (704, "int6", "q8_0"), (70, "int6", "f16"), (704, "int4:asym", "q4_1")],
 )
 def test_a_type_of_ggml_has_whole_blocks(columns, scheme, expected):
-    pytest.importorskip("gguf")
-    recipe = llama_quantize((tensor("lm_head.weight", scheme, columns=columns),), "llama")
+    recipe = ggml([tensor("lm_head.weight", scheme, columns=columns)])
     assert recipe.text.endswith(f"={expected}\n")
 
 
 def test_a_number_with_thousands_of_digits_is_no_layer():
-    pytest.importorskip("gguf")
-    recipe = llama_quantize((tensor(f"model.layers.{'9' * 5000}.mlp.weight", "int8"),), "llama")
+    recipe = ggml([tensor(f"model.layers.{'9' * 5000}.mlp.weight", "int8")])
     assert recipe.stand_ins[0].why.startswith("GGUF has no name for it")
 
 
 def test_a_model_of_gguf_is_for_llama_quantize():
     given = (tensor("blk.0.attn_q.weight", "int8:group32"), tensor("blk.0.attn_k.weight", None))
     text = "^blk\\.0\\.attn_q\\.weight$=q8_0\n^blk\\.0\\.attn_k\\.weight$=bf16\n"
-    assert llama_quantize(given, "llama").text == text
+    assert ggml(given).text == text
     TARGETS["llama-quantize"].refuse_names(each.name for each in given)
     for name in set(TARGETS) - {"llama-quantize"}:
         with pytest.raises(UsageError, match="those of GGUF"):

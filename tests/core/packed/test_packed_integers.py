@@ -1,7 +1,5 @@
 """GPTQ and AWQ, compared with packers written from their published layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from every import over

@@ -1,7 +1,5 @@
 """Quantized checkpoints written by bitsandbytes, compressed-tensors and transformers themselves."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The mx formats, nvfp4 and ternary in exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 

@@ -50,21 +50,6 @@ def test_codes_scales_and_columns_are_those_of_bitsandbytes(seed, threshold):
     np.testing.assert_array_equal(found.outlier_values, x.numpy()[:, kept.astype(int)])
 
 
-def test_row_scales_leave_out_elements_and_other_scales_columns():
-    x = with_outliers()
-    kept = np.flatnonzero((np.abs(x) >= 6).any(axis=0))
-    np.testing.assert_array_equal(kept, [7, 50, 129])
-    row = quantize(x, Scheme.parse("int8:row:outliers6"))
-    small = np.where(np.abs(x) < 6, x, 0)
-    np.testing.assert_array_equal(row.scales[:, 0], np.abs(small).max(axis=1) / np.float32(127))
-    rest = np.delete(x, kept, axis=1)
-    tensor = quantize(x, Scheme.parse("int8:tensor:outliers6"))
-    assert tensor.scales[0] == np.abs(rest).max() / np.float32(127)
-    ranges = quantize(x + 20, Scheme.parse("int8:tensor:asym:zpfloat:outliers30"))
-    rest = np.delete(x + 20, ranges.outlier_columns, axis=1)
-    assert ranges.scales[0] == (rest.max() - rest.min()) / np.float32(255)
-
-
 @over("options", ["tensor", "group16", "group50", "block33:full", "tile8x32", "group16:asym"])
 def test_the_rest_is_quantized_as_if_kept_columns_were_zero(options):
     x = with_outliers()

@@ -16,7 +16,6 @@ from qtui_core.quant.measure import decibels
 from qtui_core.quant.occupancy import expected_shares
 
 SHAPE = (1024, 1024)
-CASTS = ["bf16", "fp16", "tf32"]
 FACTS = json.loads(Path(__file__).with_name("gaussian_facts.json").read_text("utf-8"))
 #: The shapes and standard deviations of each row of facts, SQNR in decibels.
 FACTS_OF = [((4096, 4096), 1.0), ((1000, 1536), 1.0), ((64, 300), 1.0), ((4096, 4096), 0.0237)]
@@ -60,9 +59,12 @@ def test_a_given_scale_of_the_model(text, extent, sigma):
     assert found[0] == pytest.approx(reports[0].gaussian_relative_mse, rel=0.1)
 
 
-def test_groups_of_one_element_are_exact():
+def test_what_is_exact_and_what_is_not_known():
     for text in ("int4:block1", "int8:block1:asym", "nf4:block1", "e4m3:block1"):
         assert gaussian_relative_mse(Scheme.parse(text), (5, 5)) == pytest.approx(0, abs=1e-13)
+    for text, shape in (("int8:row:outliers3", CODES_SHAPE), ("nf4", (0, 8))):
+        assert expected_shares(Scheme.parse(text), shape) == (None, None)
+    assert gaussian_relative_mse(Scheme.parse("nf4"), (0, 3)) is None
 
 
 @pytest.mark.bench
@@ -171,9 +173,3 @@ def test_the_size_of_the_values_matters_for_powers_of_two_only(sample):
     )
     small = code_occupancy(sample * np.float32(0.7e-3), Scheme.parse("mxfp4"))
     assert np.abs(small.counts / small.total - small.expected).max() < 2e-3
-
-
-def test_unknown_shares_are_none():
-    for text, shape in (("int8:row:outliers3", CODES_SHAPE), ("nf4", (0, 8))):
-        assert expected_shares(Scheme.parse(text), shape) == (None, None)
-    assert gaussian_relative_mse(Scheme.parse("nf4"), (0, 3)) is None

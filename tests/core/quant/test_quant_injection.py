@@ -1,7 +1,5 @@
 """An injected tensor is read everywhere as the array with that element replaced."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from every import over

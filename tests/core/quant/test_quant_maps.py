@@ -225,27 +225,18 @@ def test_impossible_maps_are_refused_with_the_reason():
         tensor_map(x, MapKind.CODE, [Scheme("int4")], 2, 2, pooling=Pooling.MEAN)
 
 
-def test_grid_never_has_more_cells_than_the_tensor():
+def test_grids_ties_and_empty_tensors():
     found = error_map(np.ones((3, 500)), Scheme.parse("int4"), 40, 100)
     assert found.cells.shape == (3, 100)
     assert found.row_edges.tolist() == [0, 1, 2, 3]
     assert found.column_edges.tolist() == list(range(0, 501, 5))
     widths = np.diff(error_map(np.ones((3, 503)), Scheme.parse("int4"), 3, 100).column_edges)
     assert set(widths) == {5, 6}
-
-
-def test_first_element_wins_a_tie():
     found = error_map(np.zeros((10, 10)), Scheme.parse("int4"), 2, 2)
     assert found.cells.tolist() == [[0, 0], [0, 0]]
     assert found.rows.tolist() == [[0, 0], [5, 5]]
     assert found.columns.tolist() == [[0, 5], [0, 5]]
-
-
-def test_empty_tensors_have_empty_maps():
     assert error_map(np.empty((0, 5)), Scheme.parse("nf4"), 3, 3).cells.shape == (0, 3)
     assert error_map(np.empty((5, 0)), Scheme.parse("nf4"), 3, 3).cells.shape == (3, 0)
-
-
-def test_map_of_a_given_model_scale():
     found = error_map(np.array([[5.0, 1.0]]), Scheme.parse("int8:model"), 1, 2, model_absmax=1.0)
     np.testing.assert_allclose(found.cells, [[4.0, 0.0]], atol=1e-6)

@@ -114,11 +114,15 @@ def test_what_is_not_finite_is_left_out(text):
     assert (difference.sum(), difference.min()) == (3, 0)
 
 
-def test_columns_kept_in_16_bits_are_not_counted():
+def test_what_is_kept_apart_is_not_counted_and_what_is_beyond_is():
     x = normal((32, 64), 7)
     x[5, 9], x[3, 40] = 20, -30
     found = code_occupancy(x, Scheme.parse("int8:row:outliers6.0"))
     assert found.total == found.density.sum() == 32 * 62
+    x = np.full((1, 32), 0.1, np.float32)
+    x[0, 0] = 7.0  # floor(log2 7) = 2: the scale is 1 and 7 is beyond 6
+    assert code_occupancy(x, Scheme.parse("mxfp4")).beyond == 1
+    assert code_occupancy(x, Scheme.parse("mxfp4:rceil")).beyond == 0
 
 
 @over("text", ["nf4:block64", "int4:group64", "e2m1:group64", "int4:group64:asym"])
@@ -134,13 +138,6 @@ def test_density_is_of_values_over_the_absmax_or_of_the_range(text):
     # In float32 a value beside an edge may fall to its other side.
     assert np.abs(found.density - theirs).sum() <= 4
     assert found.beyond == 0
-
-
-def test_elements_beyond_the_outermost_level_are_counted():
-    x = np.full((1, 32), 0.1, np.float32)
-    x[0, 0] = 7.0  # floor(log2 7) = 2: the scale is 1 and 7 is beyond 6
-    assert code_occupancy(x, Scheme.parse("mxfp4")).beyond == 1
-    assert code_occupancy(x, Scheme.parse("mxfp4:rceil")).beyond == 0
 
 
 @over("text", ["nf4", "nf4:dq", "fp4", "int4", "int4:asym:zpfloat", "mxfp4"])

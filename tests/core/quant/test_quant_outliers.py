@@ -108,15 +108,12 @@ def test_without_outliers():
         assert crowded_columns(report) == (0, 0.0)
 
 
-def test_a_vector_has_no_columns():
+def test_vectors_have_no_columns_and_ties_the_order_of_the_tensor():
     x = np.zeros(10_000)
     x[77] = 5
     report = find_outliers(x)
     assert [(o.row, o.column, o.value) for o in report.top] == [(0, 77, 5.0)]
     assert report.columns == ()
-
-
-def test_ties_come_in_the_order_of_the_tensor():
     x = np.zeros((100, 100))
     x[3, 4] = x[90, 2] = 1.0
     x[7, 7] = x[0, 0] = -1.0
@@ -160,14 +157,11 @@ def test_no_gaussian_column_stands_out(rows):
     assert column_statistics(x).standing_out() == ()
 
 
-def test_a_column_may_stand_out_by_its_rms_alone():
+def test_columns_that_stand_out_by_their_rms_or_not_at_all():
     x = np.full((400, 50), 0.01, np.float32)
     x[0] = 1.0  # every column has the same largest magnitude
     x[:, 7] = 1.0
     assert [c.column for c in column_statistics(x).standing_out()] == [7]
-
-
-def test_columns_beside_a_median_of_zero():
     x = np.zeros((6, 5), np.float32)
     x[2, 3] = 2.0
     found = column_statistics(x)
