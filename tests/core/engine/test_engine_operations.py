@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_model import PROJ, SHAPE, values
 from lazy_imports import LazyImport, lazy_names
 from safetensors.numpy import save_file
 
@@ -23,36 +24,6 @@ LlamaConfig, LlamaForCausalLM = lazy_names("transformers", "LlamaConfig", "Llama
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SHAPE = (96, 160)
-
-
-def values() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(5)
-    weight = rng.standard_normal(SHAPE).astype(np.float32) * np.float32(0.02)
-    weight[:, 17] *= 30  # an outlier column
-    holes = weight.copy()
-    holes[3, 4], holes[5, 6] = np.nan, np.inf
-    return {
-        "layers.0.proj.weight": weight,
-        "layers.0.norm.weight": rng.standard_normal(64).astype(np.float32),
-        "layers.1.proj.weight": rng.standard_normal((40, 64)).astype(np.float16),
-        "holes": holes,
-        "empty": np.empty((0, 8), np.float32),
-        "scalar": np.array(2.5, np.float32),
-        "zeros": np.zeros((8, 8), np.float32),
-        "experts": rng.standard_normal((3, 8, 64)).astype(np.float32),
-        "counts": np.arange(12, dtype=np.int64).reshape(3, 4),
-    }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("model")
-    save_file(values(), folder / "model.safetensors")
-    (folder / "config.json").write_text(
-        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
-    )
-    return str(folder)
 
 
 def params(model: str, tensor: str, **more: Any) -> dict[str, Any]:
@@ -69,7 +40,7 @@ async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
     assert data["architecture"] == "LlamaForCausalLM"
     rows = {row[0]: row for row in data["tensors"]}
     assert set(rows) == set(values())
-    assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
+    assert rows[PROJ][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
     assert rows["layers.0.norm.weight"][-2:] == [False, 1]  # a vector is not quantized
     assert rows["counts"][-2] is False
 
@@ -107,7 +78,7 @@ async def test_open_errors_are_the_sentences_of_the_library(
 
 @pytest.mark.parametrize("text", ["int8:row:asym", "nf4:block64:dq", "bf16"])
 async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: str) -> None:
-    name = "layers.0.proj.weight"
+    name = PROJ
     reply = await engine.request("measure", params(model, name, scheme=text))
     report = measure(values()[name], Scheme.parse(text))
     assert reply.read(ErrorReport) == report
@@ -116,7 +87,7 @@ async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: 
 async def test_the_error_map_holds_the_largest_error_of_each_patch(
     engine: EngineClient, model: str
 ) -> None:
-    name = "layers.0.proj.weight"
+    name = PROJ
     x = values()[name]
     error = np.abs(quantize(x, Scheme.parse("int4:group32")).dequantize() - x)
     reply = await engine.request(
@@ -132,7 +103,7 @@ async def test_the_error_map_holds_the_largest_error_of_each_patch(
 
 
 async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
-    for name in ("layers.0.proj.weight", "holes"):
+    for name in (PROJ, "holes"):
         x = values()[name].astype(np.float64).reshape(-1)
         reply = await engine.request("histogram", params(model, name, bins=33))
         counts, edges = np.histogram(x[np.isfinite(x)], 33)
@@ -141,7 +112,7 @@ async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
 
 
 async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None:
-    name = "layers.0.proj.weight"
+    name = PROJ
     data = (await engine.request("statistics", params(model, name))).read(TensorNumbers)
     x = values()[name].astype(np.float64)
     assert data.statistics.count == x.size
@@ -149,13 +120,14 @@ async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None
     assert data.statistics.absmax == np.abs(x).max()
     beyond = np.abs(x - x.mean()) > 6 * x.std()
     assert data.outliers.count == beyond.sum() > 0
-    assert data.outliers.columns == (ColumnCount(17, int(beyond[:, 17].sum())),)
+    columns = (ColumnCount(column, int(beyond[:, column].sum())) for column in (17, 90))
+    assert data.outliers.columns == tuple(columns)
     holes = (await engine.request("statistics", params(model, "holes"))).read(TensorNumbers)
     assert (holes.statistics.nan, holes.statistics.inf) == (1, 1)
 
 
 async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, model: str) -> None:
-    name = "layers.0.proj.weight"
+    name = PROJ
     x = values()[name]
     reply = await engine.request(
         "element", params(model, name, scheme="int4:group32", row=7, column=40)
@@ -191,15 +163,10 @@ async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> No
         on_progress=lambda fraction, data: found.__setitem__(data["name"], data["sqnr_db"]),
     )
     assert reply.data == {"sampled": False}
-    assert set(found) == {
-        "layers.0.proj.weight",
-        "layers.1.proj.weight",
-        "holes",
-        "zeros",
-        "experts",
-    }
-    expected = measure(values()["layers.0.proj.weight"], Scheme.parse("int4")).sqnr_db
-    assert found["layers.0.proj.weight"] == expected
+    left_out = {"layers.0.norm.weight", "vector", "empty", "scalar", "counts"}
+    assert set(found) == set(values()) - left_out
+    expected = measure(values()[PROJ], Scheme.parse("int4")).sqnr_db
+    assert found[PROJ] == expected
     assert found["zeros"] is None
 
 
@@ -247,7 +214,7 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
 
 
 async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:
-    await engine.request("measure", params(model, "layers.0.proj.weight", scheme="nf4"))
+    await engine.request("measure", params(model, PROJ, scheme="nf4"))
     maps = Path(f"/proc/{engine.pid}/maps").read_text()
     assert "libtorch" not in maps
     assert "numpy" in maps

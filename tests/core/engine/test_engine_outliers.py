@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from engine_model import PROJ, values
 from shorthands import column_statistics
 
 from qtui.engine.client import EngineClient
@@ -16,35 +15,6 @@ from qtui_core.quant import Scheme, find_outliers, measure, quantize, statistics
 from qtui_core.quant.attribution import attribute_error, keep_columns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PROJ = "layers.0.proj.weight"
-
-
-def values() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(5)
-    weight = rng.standard_normal((96, 160)).astype(np.float32) * np.float32(0.02)
-    weight[:, 17] *= 30
-    weight[5, 90] = 1.5
-    holes = weight.copy()
-    holes[3, 4], holes[5, 6] = np.nan, np.inf
-    return {
-        PROJ: weight,
-        "holes": holes,
-        "vector": rng.standard_normal(640).astype(np.float32),
-        "experts": rng.standard_normal((3, 8, 64)).astype(np.float32),
-        "empty": np.empty((0, 8), np.float32),
-        "zeros": np.zeros((8, 8), np.float32),
-        "constant": np.full((8, 8), 0.3, np.float32),
-        "tokens": (rng.standard_normal((32, 64)) * np.where(np.arange(64) == 9, 20, 1)).astype(
-            np.float32
-        ),
-    }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder: Path = tmp_path_factory.mktemp("model")
-    save_file(values(), folder / "model.safetensors")
-    return str(folder / "model.safetensors")
 
 
 async def ask(engine: EngineClient, what: str, model: str, tensor: str, **more: Any) -> Any:
