@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from engine_model import PROJ, values
 from shorthands import code_occupancy
 
 from qtui.engine.answers.codes import AtEqualBits, Budgets, CodesSideBySide
-from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
 from qtui_core.quant.storage import bit_budget
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCHEMES = ["nf4:block64", "int4:group64:asym", "nvfp4"]
 
 
-async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, model: str) -> None:
+async def test_codes_and_errors_are_those_of_the_library(engine, model):
     params = {"model": model, "tensor": PROJ, "schemes": SCHEMES}
     heard: list[float] = []
     reply = await engine.request(
@@ -41,7 +39,7 @@ async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, m
     assert "nf4:block64" in found.sentence
 
 
-async def test_unknown_values_are_not_sent(engine: EngineClient, model: str) -> None:
+async def test_unknown_values_are_not_sent(engine, model):
     params = {"model": model, "tensor": "holes", "schemes": ["int8:row:outliers0.5"]}
     reply = await engine.request("codebooks", params)
     (column,) = reply.read(CodesSideBySide).columns
@@ -56,14 +54,12 @@ async def test_unknown_values_are_not_sent(engine: EngineClient, model: str) -> 
     [("nf4", "schemes: 'nf4' is no list"), (["bf16"], "too many to show one by one"),
      ([f"int4:group{n}" for n in range(8, 17)], "9 schemes are too many"), (["nf5"], "Unknown")],
 )  # fmt: skip
-async def test_impossible_requests_are_refused(
-    engine: EngineClient, model: str, schemes: Any, words: str
-) -> None:
+async def test_impossible_requests_are_refused(engine, model, schemes, words):
     with pytest.raises(UsageError, match=words):
         await engine.request("codebooks", {"model": model, "tensor": PROJ, "schemes": schemes})
 
 
-async def test_equal_bits(engine: EngineClient) -> None:
+async def test_equal_bits(engine):
     params = {"schemes": ["nf4:block64:dq", "int4", "int8:row"], "shape": [4096, 4096]}
     found = (await engine.request("equal_bits", params)).read(AtEqualBits).schemes
     first, second, third = found
@@ -76,7 +72,7 @@ async def test_equal_bits(engine: EngineClient) -> None:
         await engine.request("equal_bits", {**params, "shape": "4096"})
 
 
-async def test_bit_budget(engine: EngineClient) -> None:
+async def test_bit_budget(engine):
     params = {"schemes": ["nf4", "nf4:block64:dq"], "shape": [96, 128]}
     plain, nested = (await engine.request("bit_budget", params)).read(Budgets).budgets
     assert plain.parts == {"codes": 4, "scales": 0.5}
@@ -87,13 +83,13 @@ async def test_bit_budget(engine: EngineClient) -> None:
         assert found.gaussian_sqnr_db == pytest.approx(-10 * np.log10(relative))
 
 
-async def test_the_making_of_nf4(engine: EngineClient) -> None:
+async def test_the_making_of_nf4(engine):
     data = (await engine.request("nf4_construction")).data
     assert len(data["levels"]) == 16
     assert sum(level["ulps"] == 0 for level in data["levels"]) == 6
     assert data["steps"][0]["column"] == "probability"
 
 
-async def test_the_index_of_an_open_model_forgets_nothing(engine: EngineClient, model: str) -> None:
+async def test_the_index_of_an_open_model_forgets_nothing(engine, model):
     opened = (await engine.request("open_model", {"model": model})).data
     assert (await engine.request("model_index", {"model": model})).data == opened

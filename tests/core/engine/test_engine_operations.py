@@ -14,7 +14,7 @@ from lazy_imports import LazyImport, lazy_names
 from safetensors.numpy import save_file
 
 from qtui.engine.answers.tensors import TensorNumbers
-from qtui.engine.client import EngineClient, Reply
+from qtui.engine.client import Reply
 from qtui_core.answers.tensors import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
@@ -35,7 +35,7 @@ def array(reply: Reply, name: str) -> np.ndarray:
     return np.frombuffer(sent.data, sent.dtype).reshape(sent.shape)
 
 
-async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
+async def test_open_lists_the_tensors(engine, model):
     data = (await engine.request("open_model", {"model": model})).data
     assert data["architecture"] == "LlamaForCausalLM"
     rows = {row[0]: row for row in data["tensors"]}
@@ -45,9 +45,7 @@ async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
     assert rows["counts"][-2] is False
 
 
-async def test_a_config_alone_gives_the_parameters_of_a_known_family(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_a_config_alone_gives_the_parameters_of_a_known_family(engine, tmp_path):
     config = LlamaConfig(
         vocab_size=1000, hidden_size=64, intermediate_size=176, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
@@ -63,9 +61,7 @@ async def test_a_config_alone_gives_the_parameters_of_a_known_family(
     assert data["parameters"] is None
 
 
-async def test_open_errors_are_the_sentences_of_the_library(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_open_errors_are_the_sentences_of_the_library(engine, tmp_path):
     with pytest.raises(ModelError, match="no file or folder"):
         await engine.request("open_model", {"model": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError, match="request for open_model is malformed: model is missing"):
@@ -77,16 +73,14 @@ async def test_open_errors_are_the_sentences_of_the_library(
 
 
 @pytest.mark.parametrize("text", ["int8:row:asym", "nf4:block64:dq", "bf16"])
-async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: str) -> None:
+async def test_measure_is_the_library_s(engine, model, text):
     name = PROJ
     reply = await engine.request("measure", params(model, name, scheme=text))
     report = measure(values()[name], Scheme.parse(text))
     assert reply.read(ErrorReport) == report
 
 
-async def test_the_error_map_holds_the_largest_error_of_each_patch(
-    engine: EngineClient, model: str
-) -> None:
+async def test_the_error_map_holds_the_largest_error_of_each_patch(engine, model):
     name = PROJ
     x = values()[name]
     error = np.abs(quantize(x, Scheme.parse("int4:group32")).dequantize() - x)
@@ -102,7 +96,7 @@ async def test_the_error_map_holds_the_largest_error_of_each_patch(
             assert error[rows[i, j], columns[i, j]] == cells[i, j]
 
 
-async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
+async def test_histogram_is_numpy_s(engine, model):
     for name in (PROJ, "holes"):
         x = values()[name].astype(np.float64).reshape(-1)
         reply = await engine.request("histogram", params(model, name, bins=33))
@@ -111,7 +105,7 @@ async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
         assert reply.data["edges"] == pytest.approx([edges[0], edges[-1]])
 
 
-async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None:
+async def test_statistics_and_outliers(engine, model):
     name = PROJ
     data = (await engine.request("statistics", params(model, name))).read(TensorNumbers)
     x = values()[name].astype(np.float64)
@@ -126,7 +120,7 @@ async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None
     assert (holes.statistics.nan, holes.statistics.inf) == (1, 1)
 
 
-async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, model: str) -> None:
+async def test_an_element_and_the_levels_of_its_group(engine, model):
     name = PROJ
     x = values()[name]
     reply = await engine.request(
@@ -143,9 +137,7 @@ async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, mode
         await engine.request("element", params(model, name, scheme="int4", row=96, column=0))
 
 
-async def test_one_scale_for_the_model_comes_from_all_its_weights(
-    engine: EngineClient, model: str
-) -> None:
+async def test_one_scale_for_the_model_comes_from_all_its_weights(engine, model):
     name = "layers.1.proj.weight"
     weights = [x for x in values().values() if x.ndim > 1 and x.dtype.kind == "f" and x.size]
     largest = max(np.abs(x[np.isfinite(x)]).max() for x in weights)
@@ -155,7 +147,7 @@ async def test_one_scale_for_the_model_comes_from_all_its_weights(
     assert reply.data["scale"] == pytest.approx(largest / 127, rel=1e-6)
 
 
-async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> None:
+async def test_rank_reports_every_weight(engine, model):
     found: dict[str, float] = {}
     reply = await engine.request(
         "rank",
@@ -170,7 +162,7 @@ async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> No
     assert found["zeros"] is None
 
 
-async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: str) -> None:
+async def test_vectors_scalars_and_empty_tensors(engine, model):
     vector = await engine.request(
         "map", params(model, "layers.0.norm.weight", schemes=["int4"], rows=8, columns=16)
     )
@@ -192,9 +184,7 @@ async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: st
     assert none.data["edges"] == []
 
 
-async def test_a_large_tensor_is_cancelled_between_chunks(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_a_large_tensor_is_cancelled_between_chunks(engine, tmp_path):
     path = tmp_path / "large.safetensors"
     x = np.zeros((4096, 8192), np.float16)
     x[::7] = 1
@@ -213,7 +203,7 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
     assert max(seen) < 1
 
 
-async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:
+async def test_the_engine_does_not_load_torch_for_this(engine, model):
     await engine.request("measure", params(model, PROJ, scheme="nf4"))
     maps = Path(f"/proc/{engine.pid}/maps").read_text()
     assert "libtorch" not in maps
