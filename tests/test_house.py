@@ -25,14 +25,14 @@ CEILINGS = {
     "qtui/tui": 20903,
     "qtui_core/conformance": 1720,
     "qtui_core/formats, schemes": 2696,
-    "qtui_core/inspection, evaluation": 6195,
+    "qtui_core/inspection, evaluation": 6194,
     "qtui_core/lab": 5192,
     "qtui_core/memory": 16985,
     "qtui_core/models, loading, packed": 4896,
     "qtui_core/quant": 6198,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4398,
-    "the rest": 4696,
+    "the rest": 4697,
 }
 
 

@@ -4,8 +4,6 @@ connection carries. They hardly depend on the machine: a slow one shows more of 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from terminals import program
 
@@ -42,7 +40,7 @@ KEYS = (
 
 @pytest.mark.parametrize("color", ["truecolor", ""])
 @pytest.mark.parametrize("size", [(120, 40), (200, 50)])
-def test_keys_take_few_bytes(tmp_path: Path, size: tuple[int, int], color: str) -> None:
+def test_keys_take_few_bytes(tmp_path, size, color):
     with program(tmp_path, "-m", "qtui", "demo", size=size, COLORTERM=color) as terminal:
         terminal.wait_for("parameters")
         terminal.settle(0.8)

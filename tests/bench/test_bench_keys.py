@@ -155,9 +155,7 @@ def is_working(terminal: Terminal) -> bool:
     return "%" in terminal.screen.display[TITLE_LINE]
 
 
-def test_a_key_in_every_panel_is_painted_about_as_soon_as_by_a_bare_app(
-    opened: Opened, bare: float
-) -> None:
+def test_a_key_in_every_panel_is_painted_about_as_soon_as_by_a_bare_app(opened, bare):
     terminal = opened("demo")
     took = {}
     for panel in PANELS:
@@ -170,9 +168,7 @@ def test_a_key_in_every_panel_is_painted_about_as_soon_as_by_a_bare_app(
     assert p95(took[worst]) < LIMIT_TIMES_BARE * bare, worst
 
 
-def test_keys_are_painted_while_a_large_tensor_is_quantized(
-    opened: Opened, large_model: Path, bare: float
-) -> None:
+def test_keys_are_painted_while_a_large_tensor_is_quantized(opened, large_model, bare):
     terminal = opened(large_model)
     terminal.send("2")
     terminal.wait_for("all 58,720,256 values")
@@ -199,7 +195,7 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(
 
 
 @pytest.mark.parametrize("seconds", [3.0, 0.4])
-def test_a_turned_knob_is_answered(opened: Opened, bare: float, seconds: float) -> None:
+def test_a_turned_knob_is_answered(opened, bare, seconds):
     """In the form of the Memory panel, painted and with the first answer: when the user waits for
     the whole estimate, and when not. The values go on, so that no answer is known already."""
     terminal = opened(CONFIG)
@@ -234,7 +230,7 @@ def _peak(terminal: Terminal) -> str:
     return found.group() if found else ""
 
 
-def test_the_form_answers_while_a_run_takes_its_steps(opened: Opened, bare: float) -> None:
+def test_the_form_answers_while_a_run_takes_its_steps(opened, bare):
     terminal = opened("demo")
     terminal.send("5")
     terminal.wait_for("k-bit prep")
@@ -252,7 +248,7 @@ def test_the_form_answers_while_a_run_takes_its_steps(opened: Opened, bare: floa
     assert p95(samples) < LIMIT_TIMES_BARE * bare
 
 
-def test_the_panel_answers_while_an_experiment_trains(opened: Opened, bare: float) -> None:
+def test_the_panel_answers_while_an_experiment_trains(opened, bare):
     """Keys of the form, where a line is drawn anew, and of the list, where all of the panel is."""
     terminal = opened("demo")
     terminal.send("6")

@@ -1,14 +1,9 @@
-"""The time of an estimate: of the whole process, compared with accelerate's estimate of the same
-model; and of a call for what changes with a knob, compared with the simulation of the largest
+"""The time of an estimate for what changes with a knob, compared with the simulation of the largest
 model's allocator."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,43 +28,6 @@ LARGEST = {
     "num_attention_heads": 128,
     "num_key_value_heads": 8,
 }
-#: What `accelerate estimate-memory` does with a model once the hub has named the library; only that
-#: step needs the network.
-ACCELERATE = """
-import sys
-from accelerate.commands.estimate import estimate_training_usage
-from accelerate import init_empty_weights
-from accelerate.utils import calculate_maximum_sizes
-from transformers import AutoConfig, AutoModel
-config = AutoConfig.from_pretrained(sys.argv[1])
-with init_empty_weights():
-    model = AutoModel.from_config(config)
-total, largest = calculate_maximum_sizes(model)
-print(total, largest, estimate_training_usage(total, "float16"))
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A folder with the config.json of Llama 3.1 8B."""
-    (tmp_path / "config.json").write_bytes((CONFIGS / "llama-3.1-8b.json").read_bytes())
-    return tmp_path
-
-
-def process(*arguments: str) -> Callable[[], object]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-
-    return run
 
 
 def shape_of(name: str, **changes: object) -> ModelShape:
@@ -77,27 +35,8 @@ def shape_of(name: str, **changes: object) -> ModelShape:
     return shape_from_config({**config, **changes})
 
 
-def test_the_process_beside_accelerate(config: Path) -> None:
-    pytest.importorskip("accelerate")
-    best = race(
-        {
-            "qtui": process("-m", "qtui", "memory", str(config)),
-            "python": process("-c", "pass"),
-            "accelerate": process("-c", ACCELERATE, str(config)),
-        },
-        rounds=5,
-    )
-    ratio = best["accelerate"] / best["qtui"]
-    print(
-        f"\nqtui memory, whole process: {1e3 * best['qtui']:.0f} ms (an empty Python "
-        f"{1e3 * best['python']:.0f} ms); accelerate's estimate of the same model "
-        f"{1e3 * best['accelerate']:.0f} ms, {ratio:.1f}x"
-    )
-    assert ratio >= 10
-
-
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
-def test_a_knob_replays_layers(method: str) -> None:
+def test_a_knob_replays_layers(method):
     """The time to estimate a changed setting does not grow with the number of layers, and the
     largest model's allocator is simulated in proportion to its events."""
     small = shape_of("llama-3.1-8b")

@@ -89,7 +89,7 @@ def once(home: Path, name: str) -> dict[str, float]:
     return took
 
 
-def test_the_start_takes_little_more_than_textual(tmp_path: Path) -> None:
+def test_the_start_takes_little_more_than_textual(tmp_path):
     told: dict[str, list[dict[str, float]]] = {name: [] for name in PROGRAMS}
     for turn in range(ROUNDS + 1):  # the first writes bytecode
         for name in PROGRAMS:

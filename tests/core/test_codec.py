@@ -85,7 +85,7 @@ def _a_word_of_a_number(tree: Tree) -> bool:
 
 @settings(max_examples=60)
 @given(tree=instances_of(Tree, 3))
-def test_an_answer_is_the_same_after_json_and_back(tree: Tree) -> None:
+def test_an_answer_is_the_same_after_json_and_back(tree):
     # Where a number may stand, these words are the numbers that JSON has no other form for.
     assume(not _a_word_of_a_number(tree))
     for strict in (False, True):
@@ -96,7 +96,7 @@ def test_an_answer_is_the_same_after_json_and_back(tree: Tree) -> None:
 
 
 @given(granularity=instances_of(PerTile, rows=3, columns=5) | instances_of(PerGroup, size=7))
-def test_several_classes_of_one_type_are_told_apart(granularity: Granularity) -> None:
+def test_several_classes_of_one_type_are_told_apart(granularity):
     for each in (granularity, PerRow(), None):
         assert from_plain(Held, to_plain(Held(each))) == Held(each)
     with pytest.raises(CodecError, match="granularity: 'PerCow' is none of PerModel, PerTensor"):
@@ -105,7 +105,7 @@ def test_several_classes_of_one_type_are_told_apart(granularity: Granularity) ->
         from_plain(Held, {"granularity": {"is": "PerGroup", "size": 0}})
 
 
-def test_the_form_of_each_part() -> None:
+def test_the_form_of_each_part():
     leaf = {"number": 3, "weight": 0.5}
     assert to_plain(Leaf(3, 0.5)) == leaf
     assert to_plain({Colour.RED: (Leaf(3, 0.5), Row("a", (2, 3), None))}) == {
@@ -120,7 +120,7 @@ def test_the_form_of_each_part() -> None:
             to_plain(formless)
 
 
-def test_unknown_names_are_ignored_and_missing_ones_have_their_default() -> None:
+def test_unknown_names_are_ignored_and_missing_ones_have_their_default():
     assert from_plain(Leaf, {"number": 3, "colour": "red"}) == Leaf(3)
     assert from_plain(Leaf, {"number": 3, "weight": 2}) == Leaf(3, 2.0)
 
@@ -164,7 +164,7 @@ TREE = Tree(
         ("children", [{}], "children: scheme is missing"),
     ],
 )
-def test_invalid_json_is_refused_with_its_place(name: str, value: Any, says: str) -> None:
+def test_invalid_json_is_refused_with_its_place(name, value, says):
     whole = to_plain(TREE)
     assert from_plain(Tree, json.loads(json.dumps(whole))) == TREE
     with pytest.raises(CodecError, match=says) as caught:
@@ -183,13 +183,13 @@ def test_invalid_json_is_refused_with_its_place(name: str, value: Any, says: str
         max_leaves=20,
     )
 )
-def test_any_json_raises_only_the_projects_error(found: Any) -> None:
+def test_any_json_raises_only_the_projects_error(found):
     for data in (found, {**to_plain(TREE), **found} if isinstance(found, dict) else found):
         with contextlib.suppress(CodecError):
             from_plain(Tree, data)
 
 
-def test_an_answer_as_deep_as_the_stack_is_refused() -> None:
+def test_an_answer_as_deep_as_the_stack_is_refused():
     whole = to_plain(TREE)
     found: Any = whole
     for _ in range(3000):
@@ -198,7 +198,7 @@ def test_an_answer_as_deep_as_the_stack_is_refused() -> None:
         from_plain(Tree, found)
 
 
-def test_values_that_a_class_refuses_are_refused() -> None:
+def test_values_that_a_class_refuses_are_refused():
     with pytest.raises(UsageError):
         PerGroup(0)
     with pytest.raises(CodecError, match="It is no PerGroup: A group of 0 elements"):

@@ -90,9 +90,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "keywords"), CALLS)
-def test_it_reads_as_the_standard_one(
-    name: str, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> None:
+def test_it_reads_as_the_standard_one(name, args, keywords):
     ours, standard = QUICK[name](*args, **keywords), STANDARD[name](*args, **keywords)
     assert repr(ours) == repr(standard)
     assert repr(dataclasses.asdict(ours)) == repr(dataclasses.asdict(standard))
@@ -141,7 +139,7 @@ DEEDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_it_does_what_the_standard_one_does(deed: str) -> None:
+def test_it_does_what_the_standard_one_does(deed):
     def outcome(of: dict[str, Any]) -> str:
         try:
             return repr(DEEDS[deed](of))
@@ -151,7 +149,7 @@ def test_it_does_what_the_standard_one_does(deed: str) -> None:
     assert outcome(QUICK) == outcome(STANDARD)
 
 
-def test_features_of_the_standard_decorator_only_are_refused() -> None:
+def test_features_of_the_standard_decorator_only_are_refused():
     with pytest.raises(TypeError, match="for the standard dataclass"):
 
         @quick(frozen=True)

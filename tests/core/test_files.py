@@ -14,7 +14,7 @@ from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import Draft, target_of
 
 
-def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_written(tmp_path, monkeypatch):
     """Each name with whether it may be written without and with --force. Refused files do not
     change."""
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def _may(name: str, force: bool) -> bool:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_folders_and_files_that_are_protected(tmp_path: Path) -> None:
+def test_folders_and_files_that_are_protected(tmp_path):
     (tmp_path / "there.txt").write_text("precious")
     (tmp_path / "there.txt").chmod(0o400)
     with pytest.raises(QtuiError, match="permission denied"):
@@ -73,9 +73,7 @@ def test_folders_and_files_that_are_protected(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-def test_a_disk_that_can_only_be_read_and_a_folder_that_is_gone_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_can_only_be_read_and_a_folder_that_is_gone_are_named(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: False)
         patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
@@ -89,7 +87,7 @@ def test_a_disk_that_can_only_be_read_and_a_folder_that_is_gone_are_named(
         target_of("new.txt")
 
 
-def test_a_file_is_whole_or_is_not_there(tmp_path: Path) -> None:
+def test_a_file_is_whole_or_is_not_there(tmp_path):
     new, old, link, other = (tmp_path / name for name in ("new", "old", "link", "other"))
     old.write_text("precious")
     old.chmod(0o640)
@@ -111,7 +109,7 @@ def test_a_file_is_whole_or_is_not_there(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path):
     target = target_of(str(tmp_path / "r.txt"))
     (tmp_path / "r.txt").write_text("of somebody else")
     with pytest.raises(UsageError, match="there already"):
@@ -120,7 +118,7 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_data_added_after_renaming_is_written_completely(tmp_path: Path) -> None:
+def test_data_added_after_renaming_is_written_completely(tmp_path):
     with Draft(target_of(str(tmp_path / "run"))) as draft:
         draft.write(b"first\n")
         assert not (tmp_path / "run").exists()

@@ -30,10 +30,8 @@ def modules_of(*commands: tuple[str, ...]) -> set[str]:
     """Top-level modules that are loaded after running all `commands` of qtui in one process: a
     module that is not among them is loaded by none of the commands."""
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE.format(commands=commands)],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+    command = [sys.executable, "-c", _PROBE.format(commands=commands)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rsplit("MODULES", 1)[1].split())
 

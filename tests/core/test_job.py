@@ -3,7 +3,7 @@ import pytest
 from qtui_core.job import Cancelled, Job
 
 
-def test_a_part_reports_within_its_share_of_the_whole() -> None:
+def test_a_part_reports_within_its_share_of_the_whole():
     heard: list[tuple[float, float, str]] = []
     whole = Job(lambda done, total, words: heard.append((done, total, words)))
     whole.at(1, 4, "read")
@@ -12,7 +12,7 @@ def test_a_part_reports_within_its_share_of_the_whole() -> None:
     assert heard == [(1, 4, "read"), (0.875, 1.0, "measured")]
 
 
-def test_work_ends_at_the_next_report_of_any_part_once_it_is_cancelled() -> None:
+def test_work_ends_at_the_next_report_of_any_part_once_it_is_cancelled():
     stopped = False
     job = Job(cancelled=lambda: stopped)
     job.part(0.0, 0.5).at(0.5)

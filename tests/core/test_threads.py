@@ -6,7 +6,6 @@ import math
 import os
 from pathlib import Path
 
-import pytest
 from every import every
 
 from qtui_core.quant.reading import MAX_THREADS, thread_count
@@ -23,9 +22,7 @@ def made(root: Path, **files: str) -> Path:
     return root
 
 
-def test_cores_are_those_of_the_affinity_and_the_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_are_those_of_the_affinity_and_the_quota(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     group = "proc__self__cgroup"
     every(
@@ -57,7 +54,7 @@ def _check(root: Path, files: dict[str, str], cores: int) -> None:
     assert usable_cores(made(root, **files)) == cores
 
 
-def test_children_get_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_get_the_threads_that_were_asked_for(monkeypatch):
     monkeypatch.setattr("qtui_core.threads._own_cores", lambda: 8)
     monkeypatch.setattr("qtui_core.threads.usable_cores", lambda: 8)
     monkeypatch.setenv(OMP, "5")
@@ -77,16 +74,14 @@ def test_children_get_the_threads_that_were_asked_for(monkeypatch: pytest.Monkey
     assert child_environment()[OMP] == "5"
 
 
-def test_a_child_that_waits_gives_its_core_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_waits_gives_its_core_away(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert child_environment()["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # what the user has set stays
     assert child_environment()["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-def test_the_command_line_limits_and_the_doctor_tells(
-    qtui, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_limits_and_the_doctor_tells(qtui, monkeypatch):
     for name in ("QTUI_THREADS", OMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "7")  # and is as it was afterwards
     assert qtui("--threads", "2", "formats", "0.1").returncode == 0

@@ -79,9 +79,7 @@ def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fault"
 
 
-async def test_a_run_that_is_hurt_in_any_phase_says_so_and_keeps_what_was_measured(
-    fault: Path, tmp_path: Path
-) -> None:
+async def test_a_run_that_is_hurt_in_any_phase_says_so_and_keeps_what_was_measured(fault, tmp_path):
     with collected() as case:
         for where, (what, kind, says, taken) in RUNS.items():
             with case(f"{what} at {where}"):
@@ -126,9 +124,7 @@ async def hurt_run(path: Path, where: str) -> tuple[int, list[RunEvent]]:
     return pid, events
 
 
-def test_what_happens_after_the_last_step_costs_no_step(
-    fault: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_happens_after_the_last_step_costs_no_step(fault, tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(Narrator, "say", lambda _, sentence: said.append(sentence))
     asked = {"model": "demo", "plan": {"method": "lora", "sequence": 64}, "steps": 3}
@@ -164,7 +160,7 @@ SECOND = {
 }
 
 
-async def test_an_experiment_is_done_without_its_second_process() -> None:
+async def test_an_experiment_is_done_without_its_second_process():
     with collected() as case:
         for what, says in SECOND.items():
             with case(what):
@@ -243,7 +239,7 @@ AFTERWARDS: dict[str, tuple[dict[str, Any], str]] = {
 ASKED = [*READING, *OTHERS][::2]
 
 
-def test_every_question_is_known() -> None:
+def test_every_question_is_known():
     asked = {*build_operations(), *(f"memory {name}" for name in estimator.build_operations())}
     assert asked == {*RUNNING, *READING, *OTHERS, *AFTERWARDS}
 
@@ -271,8 +267,8 @@ async def asked(engine: EngineClient, model: Path, name: str) -> str:
 
 
 async def test_an_engine_that_is_killed_at_any_question_answers_it_after_a_restart(
-    engine: EngineClient, fault: Path, model: Path
-) -> None:
+    engine, fault, model
+):
     with collected() as case:
         for name in (*ASKED, *AFTERWARDS, "capture", "memory trace"):
             with case(name):
@@ -288,8 +284,8 @@ async def test_an_engine_that_is_killed_at_any_question_answers_it_after_a_resta
 
 
 async def test_a_model_that_becomes_shorter_while_it_is_read_ends_the_child_alone(
-    engine: EngineClient, fault: Path, model: Path
-) -> None:
+    engine, fault, model
+):
     whole = (model / "model.safetensors").read_bytes()
     with collected() as case:
         for name in ("statistics", "explain", "map", "outliers", "decomposition"):
@@ -303,9 +299,7 @@ async def test_a_model_that_becomes_shorter_while_it_is_read_ends_the_child_alon
                 assert await asked(engine, model, name) == "answered"
 
 
-async def test_a_question_that_finds_no_memory_says_so_and_the_engine_lives(
-    engine: EngineClient, fault: Path, model: Path
-) -> None:
+async def test_a_question_that_finds_no_memory_says_so_and_the_engine_lives(engine, fault, model):
     with collected() as case:
         for name in ("statistics", "explain", "map", "attribution", "capture", "evaluate"):
             with case(name):
@@ -319,9 +313,7 @@ async def test_a_question_that_finds_no_memory_says_so_and_the_engine_lives(
                 assert engine.pid == pid
 
 
-async def test_a_model_that_is_changed_between_two_questions_is_read_anew(
-    engine: EngineClient, model: Path
-) -> None:
+async def test_a_model_that_is_changed_between_two_questions_is_read_anew(engine, model):
     """By the header that it had, other tensors' bytes would be read. Asked again, as r does, the
     model is opened again."""
     path = model / "model.safetensors"

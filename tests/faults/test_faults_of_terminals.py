@@ -135,7 +135,7 @@ def vanished_folder(terminal: Terminal, path: Path) -> None:
     assert "qtui replay" not in said
 
 
-def test_a_run_in_the_app_survives_its_terminal_and_its_disk(tmp_path: Path) -> None:
+def test_a_run_in_the_app_survives_its_terminal_and_its_disk(tmp_path):
     cells: list[Callable[[Terminal, Path], None]] = [
         resized_suspended_and_resumed, hung_up_while_suspended, killed_while_suspended, full_disk,
         vanished_folder,

@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs/faults.md"
 
 
-def test_every_row_is_held_by_tests_that_exist() -> None:
+def test_every_row_is_held_by_tests_that_exist():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     held = [re.findall(r"`(test_\w+)`", row.split("|")[-2]) for row in rows]
     assert all(names or row.startswith("| fault |") for names, row in zip(held, rows, strict=True))

@@ -4,7 +4,6 @@ ones."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -117,15 +116,15 @@ def check(name: str, raw: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_what_escaped_once_does_so_no_more() -> None:
+def test_what_escaped_once_does_so_no_more():
     every(CORPUS, check)
 
 
-def test_the_inputs_that_are_changed_are_valid() -> None:
+def test_the_inputs_that_are_changed_are_valid():
     every(TARGETS, lambda target: target.take(target.seeds()[0]))
 
 
-def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="does not exist"):
         load_config({"QTUI_CONFIG": "a" * 5000})
@@ -143,7 +142,7 @@ FILES = ("safetensors", "index", "gguf", "checkpoint", "packed")
     [(FILES, 0.1), pytest.param(list(TARGETS), 0.5, marks=pytest.mark.slow)],
     ids=["files", "all"],
 )
-def test_new_inputs_end_in_an_answer_or_an_error(names: Iterable[str], seconds: float) -> None:
+def test_new_inputs_end_in_an_answer_or_an_error(names, seconds):
     # The same inputs each time: new ones are for runs by hand, which somebody looks at.
     def taken(name: str) -> None:
         tried, escapes = fuzz(TARGETS[name], seconds, 77)

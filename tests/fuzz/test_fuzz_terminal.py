@@ -69,7 +69,7 @@ def type_at_random(terminal: Terminal, rng: random.Random) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2] if SECONDS <= 8 else [random.randrange(1 << 30)])
-def test_nothing_that_is_typed_ends_the_app(tmp_path: Path, seed: int) -> None:
+def test_nothing_that_is_typed_ends_the_app(tmp_path, seed):
     # A typed name of a model is looked for at this hub, which nobody is.
     with program(tmp_path, "-m", "qtui", "demo", HF_ENDPOINT="http://127.0.0.1:9") as terminal:
         terminal.wait_for("Formats")

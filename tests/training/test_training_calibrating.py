@@ -84,7 +84,7 @@ class Books:
         return {"expandable_segments": False}
 
 
-def test_context_without_segments_workspaces_by_thread_and_segments_by_size() -> None:
+def test_context_without_segments_workspaces_by_thread_and_segments_by_size():
     found = calibrate(Books())
     assert found.context_first == FIRST
     assert found.context_products == FIRST + KERNELS
@@ -95,14 +95,14 @@ def test_context_without_segments_workspaces_by_thread_and_segments_by_size() ->
     assert found.context_basis == "this process"
 
 
-def test_a_driver_that_does_not_tell_leaves_the_rest() -> None:
+def test_a_driver_that_does_not_tell_leaves_the_rest():
     assert calibrate(Books(backward_thread=False)).workspace_training == WORKSPACE
     found = calibrate(Books(tells=False))
     assert (found.context_first, found.context_products, found.context_basis) == (None, None, "")
     assert found.workspace_training == 2 * WORKSPACE
 
 
-def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch):
     """The room beside it would be used for the small tensor whose segment is measured."""
     made: list[weakref.ref[torch.Tensor]] = []
     plain = torch.zeros
@@ -121,9 +121,7 @@ def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPa
     assert [ref() for ref in made] == [None]
 
 
-def test_a_process_smaller_than_what_is_reserved_is_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_smaller_than_what_is_reserved_is_another(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     reserved = [0]
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved[0])
@@ -136,7 +134,7 @@ def test_a_process_smaller_than_what_is_reserved_is_another(
     assert machine.process() == (0, "more in use than before")  # of what does not change here
 
 
-def test_a_gpu_that_torch_cannot_use_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_torch_cannot_use_is_none(monkeypatch):
     def refuse() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
 

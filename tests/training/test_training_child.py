@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.slow
 SMALL = {"method": "lora", "batch": 1, "sequence": 32}
 
 
-def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
+def test_a_request_that_is_piped_in_runs_to_its_end():
     asked = {"model": "demo", "plan": {"method": "qlora", "batch": 2, "sequence": 64}, "steps": 3}
     ran = piped(json.dumps(asked) + "\n")
     assert ran.code == 0, ran.log
@@ -56,7 +55,7 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     assert "bitsandbytes" not in json.dumps(header.plan)
 
 
-def test_a_child_gives_signs_of_life_before_it_tells_anything() -> None:
+def test_a_child_gives_signs_of_life_before_it_tells_anything():
     with subprocess.Popen(WORKER, stdin=PIPE, stdout=PIPE, env=CHILD) as child:
         line = child.stdout.readline()
         child.kill()
@@ -73,7 +72,7 @@ def test_a_child_gives_signs_of_life_before_it_tells_anything() -> None:
         ('{"model": "demo", "plan": {}, "device": "cuda:0"}\n', 4, "GPU"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: str) -> None:
+def test_what_cannot_be_run_is_said_in_a_sentence(asked, code, word):
     if code == 4:
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
@@ -87,7 +86,7 @@ def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: s
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "end of stdin"])
-def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
+def test_it_stops_in_the_middle_of_a_step(tmp_path, how):
     # Steps take seconds, and the child does not wait for the end of one.
     plan = {"method": "full", "batch": 16, "sequence": 1024}
     process = started({"model": "demo", "plan": plan, "steps": None})
@@ -110,7 +109,7 @@ def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
         assert not ran.of(Fault)
 
 
-def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
+def test_controls_hold_it_and_let_it_go_on(tmp_path):
     """Four GPUs of a plan are one to a run, and it says so."""
     plan = SMALL | {"gpus": 4, "zero": 3}
     process = started({"model": configured(tmp_path), "plan": plan, "steps": 200})
@@ -133,14 +132,14 @@ def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
     assert ran.events[-1].reason == "stopped"
 
 
-def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
+def test_nobody_listens_and_it_ends(tmp_path):
     process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
     hear_until(process, StepTaken)
     process.stdout.close()
     assert process.wait(120) == 1
 
 
-def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path):
     process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
     hear_until(process, StepTaken)
     time.sleep(3)  # samples fill the pipe, and the run waits in the middle of a line
@@ -148,7 +147,7 @@ def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
     assert process.wait(120) == 130
 
 
-def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path):
     from qtui_core.models.demo import DEMO_FOLDER
 
     for name in ("config.json", "model.safetensors"):

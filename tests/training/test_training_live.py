@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -29,7 +28,7 @@ def one_thread() -> Any:
 
 
 @pytest.mark.parametrize("method", ["qlora", "lora", "full"])
-def test_the_loss_of_the_demo_falls_in_twenty_steps(method: str) -> None:
+def test_the_loss_of_the_demo_falls_in_twenty_steps(method):
     ran = conducted("demo", {"method": method, "batch": 2, "sequence": 128}, 20)
     assert ran.code == 0
     losses = ran.losses
@@ -51,7 +50,7 @@ def test_the_loss_of_the_demo_falls_in_twenty_steps(method: str) -> None:
     )
 
 
-def test_what_is_not_trained_stays_and_what_is_trained_changes(tmp_path: Path) -> None:
+def test_what_is_not_trained_stays_and_what_is_trained_changes(tmp_path):
     plan = {"method": "qlora", "batch": 2, "sequence": 64}
     ran = conducted("demo", plan, 3, text="The weights lie in memory")
     before, after = ran.of(AdaptersCompared)
@@ -76,7 +75,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["qlora", "full"])
-def test_families_run(tmp_path: Path, family: str, method: str) -> None:
+def test_families_run(tmp_path, family, method):
     model = configured(tmp_path, model_type=family, **FAMILIES[family])
     plan = {"method": method, "batch": 2, "sequence": 24, "optimizer": "adamw8bit"}
     if method == "full":
@@ -89,7 +88,7 @@ def test_families_run(tmp_path: Path, family: str, method: str) -> None:
     assert any("random" in said.text for said in ran.of(LogMessage))
 
 
-def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
+def test_micro_batches_are_one_batch(tmp_path):
     """A step over two micro batches of one sequence is the step over both at once."""
     model = configured(tmp_path, torch_dtype="float32")
     shared = {"method": "full", "sequence": 32, "dtype": "fp32", "optimizer": "sgd"}
@@ -100,7 +99,7 @@ def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("generate", [0, 4])
-def test_an_inference_has_a_cache_and_no_loss(tmp_path: Path, generate: int) -> None:
+def test_an_inference_has_a_cache_and_no_loss(tmp_path, generate):
     plan = {"method": "inference", "batch": 2, "sequence": 24, "generate": generate}
     ran = conducted(configured(tmp_path), plan, 2)
     assert ran.code == 0, ran.fault
@@ -119,7 +118,7 @@ def test_an_inference_has_a_cache_and_no_loss(tmp_path: Path, generate: int) -> 
     assert all("activations" not in e.held for e in forward)
 
 
-def test_a_text_file_is_learned(tmp_path: Path) -> None:
+def test_a_text_file_is_learned(tmp_path):
     text = tmp_path / "fable.txt"
     text.write_text("a wolf and a lamb met at a brook. " * 3)
     plan = {"method": "full", "batch": 2, "sequence": 64, "dtype": "fp32"}
@@ -145,9 +144,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("phase", OPERATIONS)
-def test_running_out_of_memory_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
+def test_running_out_of_memory_is_told(tmp_path, monkeypatch, phase):
     def when(told: object) -> None:
         """Not before the second step, in a phase that is part of a step."""
         step = 2 if phase in STEP else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,7 +59,7 @@ STATS = {
 }
 
 
-def test_a_phase_is_read_where_it_ends(counters: SimpleNamespace) -> None:
+def test_a_phase_is_read_where_it_ends(counters):
     nvml = fake_nvml(nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), 2 * GIB)])
     meter = CudaMeter(DeviceReader(0, nvml=nvml))
     counters.stats.update(STATS)
@@ -84,7 +83,7 @@ def test_a_phase_is_read_where_it_ends(counters: SimpleNamespace) -> None:
     assert sample.rss_bytes
 
 
-def test_a_peak_that_is_not_to_be_seen_is_not(counters: SimpleNamespace) -> None:
+def test_a_peak_that_is_not_to_be_seen_is_not(counters):
     """On an H200 the ranges of a step made its peak 7.6 % higher than that of any other."""
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
     peaks = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
@@ -104,7 +103,7 @@ def test_a_peak_that_is_not_to_be_seen_is_not(counters: SimpleNamespace) -> None
     assert meter.end(0.0, 1).peak_allocated_bytes == 90
 
 
-def test_a_driver_that_says_nothing_leaves_what_torch_says(counters: SimpleNamespace) -> None:
+def test_a_driver_that_says_nothing_leaves_what_torch_says(counters):
     names = [name for name in vars(fake_nvml()) if name.startswith("nvmlDeviceGet")]
     refusing = {n: NOT_SUPPORTED for n in names if "Handle" not in n and "Count" not in n}
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml(**refusing)))
@@ -117,7 +116,7 @@ def test_a_driver_that_says_nothing_leaves_what_torch_says(counters: SimpleNames
     assert (sample.power_watts, sample.utilisation_percent, sample.clock_mhz) == (None, None, None)
 
 
-def test_whose_the_memory_of_a_device_is(counters: SimpleNamespace) -> None:
+def test_whose_the_memory_of_a_device_is(counters):
     """Where no process is told apart it is what came since the meter began. A process smaller than
     what is reserved is another: inside a container, their numbers differ from those on the host,
     which NVML reports."""
@@ -146,9 +145,7 @@ def test_whose_the_memory_of_a_device_is(counters: SimpleNamespace) -> None:
     assert meter.sample(0.0, 1, "forward").process_bytes == GIB
 
 
-def test_a_cache_is_told_apart_while_it_lives(
-    counters: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_is_told_apart_while_it_lives(counters, monkeypatch):
     from qtui_core.training.measuring.meters import held
 
     monkeypatch.setattr(
@@ -170,7 +167,7 @@ def test_a_cache_is_told_apart_while_it_lives(
     assert meter.end(0.0, 1).held == {"weights": 512, "activations": 9000 - 512}
 
 
-def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_is_no_part_of_a_step(monkeypatch):
     """With a clock on which each reading takes a second, and each wait for the device ten."""
     clock = [0.0]
     monkeypatch.setattr("qtui_core.training.run.live.time.perf_counter", lambda: clock[0])
@@ -194,7 +191,7 @@ def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reporter.working == 15.0
 
 
-def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) -> None:
+def test_what_is_left_between_steps_are_workspaces(counters):
     linear = torch.nn.Linear(64, 32, bias=False)
     built: Any = SimpleNamespace(model=linear, state=lambda: linear.named_parameters())
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
@@ -221,7 +218,7 @@ def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) ->
         assert meter.end(0.0, 1).held == expected
 
 
-def test_states_that_wrap_others_are_those() -> None:
+def test_states_that_wrap_others_are_those():
     """torchao's moments in 4 bits stand for float32: two elements a byte, a scale for each 128, and
     a table of 16 are what they take."""
     OptimState4bit = pytest.importorskip("torchao.optim.subclass_4bit").OptimState4bit
@@ -236,9 +233,7 @@ def test_states_that_wrap_others_are_those() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_read_by_it_phase_for_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: SimpleNamespace
-) -> None:
+def test_a_run_is_read_by_it_phase_for_phase(tmp_path, monkeypatch, counters):
     """A run whose tensors are on the CPU, told by the counters of a GPU: no operation is tracked,
     and every phase resets the peaks that it reads."""
     counters.stats.update(STATS)
@@ -273,9 +268,7 @@ def test_a_run_is_read_by_it_phase_for_phase(
 
 
 @pytest.mark.slow
-def test_a_device_that_is_lost_is_a_fault_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: SimpleNamespace
-) -> None:
+def test_a_device_that_is_lost_is_a_fault_all_the_same(tmp_path, monkeypatch, counters):
     counters.stats.update(STATS)
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
     monkeypatch.setattr("qtui_core.training.run.live.open_meter", lambda _: meter)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lazy_imports import LazyImport, lazy_names
@@ -43,7 +42,7 @@ def broken_demo(folder: Path, value: float) -> str:
         ({}, 4, "adamw at 0.001"),
     ],
 )
-def test_what_may_be_the_cause_is_said(plan: dict[str, Any], step: int, words: str) -> None:
+def test_what_may_be_the_cause_is_said(plan, step, words):
     resolved = resolve(RunPlan(**plan), "bf16")
     fault = not_a_number(1.0, step, math.nan, resolved, 1e-3)
     assert words in fault.text
@@ -62,7 +61,7 @@ def _told_once(ran: Ran, step: int, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_infinite_weights_are_told(tmp_path: Path) -> None:
+def test_infinite_weights_are_told(tmp_path):
     model = broken_demo(tmp_path, math.inf)
     ran = conducted(model, {"method": "qlora", "batch": 1, "sequence": 32}, 3)
     _told_once(ran, 1, 3)
@@ -71,7 +70,7 @@ def test_infinite_weights_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_steps_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_are_too_long_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("qtui_core.training.run.live.rate_of", lambda plan: 1e30)
     plan = {"method": "full", "dtype": "fp32", "batch": 1, "sequence": 16, "optimizer": "sgd"}
     ran = conducted(configured(tmp_path, torch_dtype="float32"), plan, 5)
@@ -84,7 +83,7 @@ def test_steps_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_numbers_too_large_for_float16_are_told_under_a_scaler(tmp_path: Path) -> None:
+def test_numbers_too_large_for_float16_are_told_under_a_scaler(tmp_path):
     """A step without finite gradients is skipped, which is not reported as a fault as well."""
     model = broken_demo(tmp_path, 1e38)
     plan = {"method": "lora", "dtype": "fp32", "autocast": True, "autocast_dtype": "fp16"}

@@ -33,7 +33,7 @@ def _bytes(tracker: CpuTracker) -> tuple[int, int]:
     return sum(e[0] == ALLOCATE for e in taken), sum(e[0] == FREE for e in taken)
 
 
-def test_what_is_left_out_is_never_counted() -> None:
+def test_what_is_left_out_is_never_counted():
     tracker = CpuTracker()
     host = torch.ones(300)
     tracker.leave_out([host])
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_never_counted() -> None:
     assert tracker.live == 1536
 
 
-def test_a_lookup_sums_its_gradient_in_place() -> None:
+def test_a_lookup_sums_its_gradient_in_place():
     """As without a dispatch mode, where its zeros are the only memory of that size."""
     table = torch.randn(100, 64, requires_grad=True)
     rows = torch.tensor([1, 5, 5, 7])
@@ -74,7 +74,7 @@ def test_a_lookup_sums_its_gradient_in_place() -> None:
     torch.testing.assert_close(table.grad, expected)
 
 
-def test_autocast_is_asked_after_as_on_a_gpu() -> None:
+def test_autocast_is_asked_after_as_on_a_gpu():
     plain = torch.is_autocast_enabled
     with as_on_a_gpu():
         assert not torch.is_autocast_enabled()
@@ -86,7 +86,7 @@ def test_autocast_is_asked_after_as_on_a_gpu() -> None:
     assert torch.is_autocast_enabled is plain
 
 
-def test_dropout_keeps_a_byte_an_element() -> None:
+def test_dropout_keeps_a_byte_an_element():
     x = torch.ones(64, 64, requires_grad=True)
     with as_on_a_gpu(), CpuTracker() as tracker:
         torch.manual_seed(0)
@@ -128,9 +128,7 @@ def _told(folder: Path, fields: dict[str, Any], steps: int = 2, **more: Any) -> 
     ],
     ids=str,
 )
-def test_phases_are_off_by_a_percent_and_by_named_parts(
-    tmp_path: Path, fields: dict[str, Any]
-) -> None:
+def test_phases_are_off_by_a_percent_and_by_named_parts(tmp_path, fields):
     """Against the estimate of a GPU, whose own kernels take a little besides: 1 % in every phase of
     a step; and by component nothing but what kernels of either device take meanwhile, and what a
     model this small has in blocks of 512 bytes."""
@@ -148,7 +146,7 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
 
 
 @pytest.mark.slow
-def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path: Path) -> None:
+def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path):
     """A trace replaces functions of torch and transformers, among them those that initialize
     buffers: without them a model has what was in memory before."""
     fields: dict[str, Any] = {"method": "full", "batch": 2, "sequence": 96}

@@ -31,7 +31,7 @@ def gpt2(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_usual_sequence_gives_way_to_learned_positions(gpt2: str) -> None:
+def test_a_usual_sequence_gives_way_to_learned_positions(gpt2):
     """As in `qtui memory`: the user did not ask for 2,048 tokens."""
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu", usual=True)
     opened = prepare_run(request)
@@ -43,13 +43,13 @@ def test_a_usual_sequence_gives_way_to_learned_positions(gpt2: str) -> None:
     assert opened.order.plan.sequence == 16
 
 
-def test_a_sequence_that_was_asked_for_does_not(gpt2: str) -> None:
+def test_a_sequence_that_was_asked_for_does_not(gpt2):
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu")
     with pytest.raises(UsageError, match="learned 64 positions"):
         prepare_run(request)
 
 
-def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path: Path) -> None:
+def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path):
     path = tmp_path / "config.json"
     for name in ("GPT2ForSequenceClassification", "GPT2Model", "GPT2ForReward"):
         path.write_text(json.dumps(GPT2 | {"architectures": [name]}))
@@ -65,9 +65,7 @@ def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path: Path) -> 
         (None, None, False), (None, 30 << 30, False),
     ],
 )  # fmt: skip
-def test_a_machine_without_room_is_warned_of(
-    gpt2: str, monkeypatch: pytest.MonkeyPatch, free: int | None, limit: int | None, warns: bool
-) -> None:
+def test_a_machine_without_room_is_warned_of(gpt2, monkeypatch, free, limit, warns):
     """8 billion weights of 2 bytes lie there at once, and are 16 GB."""
     machine = replace(read_machine(), memory_available=free, memory_limit=limit)
     said = warning_on_host(5 << 30, 8_000_000_000, "bf16", machine)
@@ -102,16 +100,14 @@ def test_a_machine_without_room_is_warned_of(
         (79, False, "will not fit", False),  # nobody else computes there: it may try
     ],
 )
-def test_a_run_takes_memory_from_others_only_if_there_are_others(
-    used: int, shared: bool, warning: str, takes: bool
-) -> None:
+def test_a_run_takes_memory_from_others_only_if_there_are_others(used, shared, warning, takes):
     device = RunDevice("cuda", "a GPU", 0, 80 << 30)
     placement = Placement(device, "cuda:0", used_bytes=used << 30, shared=shared)
     predicted = replace(PREDICTED, process_bytes=20 << 30, warning=warning)
     assert takes_from_others(predicted, placement) is takes
 
 
-def test_the_demo_on_a_cpu_takes_short_sequences_unless_a_length_is_chosen() -> None:
+def test_the_demo_on_a_cpu_takes_short_sequences_unless_a_length_is_chosen():
     for plan, usual, tokens in (
         (RunPlan(method="lora"), True, DEMO_TOKENS),
         (RunPlan(method="lora"), False, 2048),

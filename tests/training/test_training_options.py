@@ -48,7 +48,7 @@ def _adapters(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if ".lora_" in name}
 
 
-def test_dropout_and_the_type_of_adapters(made: Any) -> None:
+def test_dropout_and_the_type_of_adapters(made):
     for dtype in ("fp32", "bf16", "fp16"):
         model, _ = made(method="qlora", lora_dropout=0.25, adapter_dtype=dtype)
         assert {p.dtype for p in _adapters(model).values()} == {build.DTYPES[dtype]}
@@ -58,7 +58,7 @@ def test_dropout_and_the_type_of_adapters(made: Any) -> None:
     assert not any(isinstance(m, torch.nn.Dropout) and m.p for m in model.modules())
 
 
-def test_k_bit_preparation(made: Any) -> None:
+def test_k_bit_preparation(made):
     """Of the unquantized parameters all, the norms, or none become float32."""
     for prep, norms, head in (
         ("all", torch.float32, torch.float32),
@@ -73,7 +73,7 @@ def test_k_bit_preparation(made: Any) -> None:
 
 
 @pytest.mark.parametrize("quant", ["nf4", "nf4-dq", "fp4", "fp4-dq", "int8"])
-def test_how_weights_are_stored(made: Any, quant: str) -> None:
+def test_how_weights_are_stored(made, quant):
     model, _ = made(method="qlora", quant=quant)
     if quant == "int8":
         layers = [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear8bitLt)]
@@ -87,7 +87,7 @@ def test_how_weights_are_stored(made: Any, quant: str) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoints(made: Any, reentrant: bool) -> None:
+def test_checkpoints(made, reentrant):
     model, _ = made(method="lora", checkpointing=True, reentrant=reentrant)
     layers = model.get_base_model().model.layers
     assert all(layer.gradient_checkpointing for layer in layers)
@@ -97,7 +97,7 @@ def test_checkpoints(made: Any, reentrant: bool) -> None:
     assert not any(layer.gradient_checkpointing for layer in plain.get_base_model().model.layers)
 
 
-def test_attention_and_repeated_keys(made: Any) -> None:
+def test_attention_and_repeated_keys(made):
     for attention in ("sdpa", "eager"):
         model, plan = made(method="full", attention=attention)
         assert model.config._attn_implementation == attention

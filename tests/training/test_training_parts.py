@@ -41,7 +41,7 @@ from qtui_core.training.run.request import Controls, RunRequest, Stopped, parse_
 Ledger = LazyImport("qtui_core.training.tracing.tracker", "Ledger")
 
 
-def test_a_request_is_read() -> None:
+def test_a_request_is_read():
     line = {
         "model": "demo",
         "plan": {"method": "lora", "lora_targets": ["q_proj", "v_proj"]},
@@ -62,7 +62,7 @@ def test_a_request_is_read() -> None:
         '{"model": "demo", "plan": {"batches": 3}}', '{"model": "demo", "plan": [1]}',
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused(line: str) -> None:
+def test_what_is_no_request_is_refused(line):
     with pytest.raises(UsageError):
         parse_request(line)
 
@@ -128,9 +128,7 @@ def placed(
         ("cuda:1", "2,0", 0), ("cuda:1", "GPU-111,GPU-000-abc", 0), ("cuda:0", "1,7,0", 1),
     ],
 )  # fmt: skip
-def test_a_gpu_is_the_one_that_cuda_would_show(
-    wanted: str, visible: str | None, index: int
-) -> None:
+def test_a_gpu_is_the_one_that_cuda_would_show(wanted, visible, index):
     found = placed(wanted, visible)
     assert (found.device.kind, found.device.index) == ("cuda", index)
     assert found.device.name == NAMES[index]
@@ -151,9 +149,7 @@ def test_a_gpu_is_the_one_that_cuda_would_show(
         ("cuda:0", "MIG-slice 4", "MIG-slice 4", 0, 10),
     ],
 )
-def test_slices_stand_for_the_gpu_that_is_cut_into_them(
-    wanted: str, visible: str | None, uuid: str, index: int, capacity: int
-) -> None:
+def test_slices_stand_for_the_gpu_that_is_cut_into_them(wanted, visible, uuid, index, capacity):
     found = placed(wanted, visible, sliced())
     assert found.uuid == found.environment["CUDA_VISIBLE_DEVICES"] == uuid
     assert (found.device.index, found.device.capacity_bytes) == (index, capacity << 30)
@@ -165,7 +161,7 @@ def test_slices_stand_for_the_gpu_that_is_cut_into_them(
     ("processes", "used", "shared"),
     [(0, 0, False), (1, 0, True), (0, 500 << 20, False), (0, 9 << 30, True)],
 )
-def test_a_gpu_is_shared_if_others_compute_on_it(processes: int, used: int, shared: bool) -> None:
+def test_a_gpu_is_shared_if_others_compute_on_it(processes, used, shared):
     """Also if a container hides the processes: what they hold is told all the same."""
     memory = SimpleNamespace(total=80 << 30, used=used, free=0, reserved=0)
     nvml = three(
@@ -174,7 +170,7 @@ def test_a_gpu_is_shared_if_others_compute_on_it(processes: int, used: int, shar
     assert placed("cuda", None, nvml).shared is shared
 
 
-def test_what_the_driver_reserves_is_no_memory_of_a_run() -> None:
+def test_what_the_driver_reserves_is_no_memory_of_a_run():
     """As an idle H200 answered with driver 580.159; CUDA's total was its total less 615 MiB."""
 
     def answer(handle: str, version: int = 0) -> Any:
@@ -196,13 +192,13 @@ def test_what_the_driver_reserves_is_no_memory_of_a_run() -> None:
         ("cuda:0", "-1", True), ("cuda", None, False),
     ],
 )  # fmt: skip
-def test_a_gpu_that_is_not_there_is_said(wanted: str, visible: str | None, has_cuda: bool) -> None:
+def test_a_gpu_that_is_not_there_is_said(wanted, visible, has_cuda):
     with pytest.raises(NoGpu) as told:
         placed(wanted, visible, torch_has_cuda=has_cuda)
     assert told.value.exit_code == 4
 
 
-def test_without_a_gpu_auto_is_the_cpu_and_no_device_is_a_mistake() -> None:
+def test_without_a_gpu_auto_is_the_cpu_and_no_device_is_a_mistake():
     for found in (placed("auto", ""), placed("auto", None, torch_has_cuda=False)):
         assert (found.device.kind, found.torch_device, found.environment) == ("cpu", "cpu", {})
     for wanted in ("gpu", "cuda:", "cuda:x", "cuda:-1", "mps"):
@@ -210,7 +206,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_no_device_is_a_mistake() -> None:
             placed(wanted, None)
 
 
-def test_segments_are_set_beside_what_a_user_has_set() -> None:
+def test_segments_are_set_beside_what_a_user_has_set():
     assert allocator_settings("expandable", {}) == {
         "PYTORCH_ALLOC_CONF": "expandable_segments:True"
     }
@@ -221,7 +217,7 @@ def test_segments_are_set_beside_what_a_user_has_set() -> None:
         }
 
 
-def test_controls_hold_a_run_until_they_let_it_go() -> None:
+def test_controls_hold_a_run_until_they_let_it_go():
     controls = Controls()
     states: list[str] = []
     controls.before_step(states.append)
@@ -242,7 +238,7 @@ def test_controls_hold_a_run_until_they_let_it_go() -> None:
         controls.check()
 
 
-def test_the_ledger_is_what_counting_event_by_event_finds() -> None:
+def test_the_ledger_is_what_counting_event_by_event_finds():
     numbers = random.Random(5)
     ledger = Ledger()
     alive: dict[int, tuple[int, str, Label]] = {}
@@ -295,12 +291,12 @@ REFUSED = [
 
 
 @over(("plan", "device", "word"), REFUSED)
-def test_what_cannot_run_here_is_refused(plan: dict[str, Any], device: str, word: str) -> None:
+def test_what_cannot_run_here_is_refused(plan, device, word):
     with pytest.raises(UsageError, match=word):
         check_runnable(resolve(RunPlan(**plan), "bf16"), device)
 
 
-def test_plans_that_can_run_are_not_refused() -> None:
+def test_plans_that_can_run_are_not_refused():
     for method in ("full", "lora", "qlora", "inference"):
         for device in ("cpu", "cuda"):
             check_runnable(resolve(RunPlan(method=method), "bf16"), device)
@@ -308,7 +304,7 @@ def test_plans_that_can_run_are_not_refused() -> None:
     check_runnable(resolve(RunPlan(optimizer="paged-adamw8bit"), "bf16"), "cuda")
 
 
-def test_every_limit_is_of_an_option_of_a_plan() -> None:
+def test_every_limit_is_of_an_option_of_a_plan():
     names = {field.name for field in fields(RunPlan)}
     assert {limit.option for limit in (*RUN_LIMITS, *TRACE_LIMITS)} <= names
 
@@ -328,13 +324,13 @@ UNTRACED = [
 
 
 @over(("plan", "words"), UNTRACED)
-def test_what_a_trace_does_not_show_is_refused(plan: dict[str, Any], words: str) -> None:
+def test_what_a_trace_does_not_show_is_refused(plan, words):
     with pytest.raises(UsageError) as refusal:
         check_traceable(resolve(RunPlan(**plan), "bf16"))
     assert f"which does not show {words}; leave" in str(refusal.value)
 
 
-def test_of_several_gpus_one_is_run_and_it_is_said() -> None:
+def test_of_several_gpus_one_is_run_and_it_is_said():
     plan = RunPlan(gpus=8, zero=3)
     alone, note = one_gpu(plan)
     assert alone == replace(plan, gpus=1, zero=0)
@@ -360,9 +356,7 @@ def test_of_several_gpus_one_is_run_and_it_is_said() -> None:
         ({"torch": "2.5"}, "cuda", ("--torch (torch 2.13 is installed and runs)",)),
     ],
 )  # fmt: skip
-def test_options_that_change_nothing_are_said(
-    plan: dict[str, Any], device: str, words: tuple[str, ...]
-) -> None:
+def test_options_that_change_nothing_are_said(plan, device, words):
     asked = RunPlan(**plan)
     told = unused_options(asked, resolve(replace(asked, torch="2.13"), "bf16"), device)
     assert bool(told) == bool(words)

@@ -29,7 +29,7 @@ def cpu() -> torch.device:
     return torch.device("cpu")
 
 
-def test_a_call_is_timed_and_the_budget_kept() -> None:
+def test_a_call_is_timed_and_the_budget_kept():
     seconds = time_calls(lambda: time.sleep(0.02), cpu(), budget=0.1)
     assert 1 <= len(seconds) <= 6
     assert min(seconds) >= 0.02
@@ -37,13 +37,13 @@ def test_a_call_is_timed_and_the_budget_kept() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
-def test_a_product_of_each_type(dtype: str) -> None:
+def test_a_product_of_each_type(dtype):
     found = measure_product(cpu(), dtype, side=64, budget=0.05)
     assert found.per_second == pytest.approx(2 * 64**3 / found.seconds)
     assert (found.dtype, found.size, found.why_not) == (dtype, 64, "")
 
 
-def test_what_cannot_be_multiplied_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_multiplied_says_why(monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError('"addmm_impl_cpu_" not implemented\nfor this')
 
@@ -53,14 +53,14 @@ def test_what_cannot_be_multiplied_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.why_not == '"addmm_impl_cpu_" not implemented'
 
 
-def test_a_copy_reads_and_writes() -> None:
+def test_a_copy_reads_and_writes():
     found = measure_copy(cpu(), 1 << 20, budget=0.05)
     assert found.per_second == pytest.approx(2 * (1 << 20) / found.seconds)
     facts = facts_of(cpu())
     assert (facts.kind, bool(facts.name), facts.threads) == ("cpu", True, torch.get_num_threads())
 
 
-def test_facts_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_cuda(monkeypatch):
     told = SimpleNamespace(
         name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132,
         total_memory=85_029_158_912, L2_cache_size=52_428_800,
@@ -84,7 +84,7 @@ RATES = [
 ]
 
 
-def test_a_device_of_no_catalogue_is_what_it_tells_and_what_was_measured() -> None:
+def test_a_device_of_no_catalogue_is_what_it_tells_and_what_was_measured():
     found = device_of_facts(FACTS, RATES)
     assert dict(found.rates) == {"bf16": 90e12, "fp32": 20e12}
     assert found.bandwidth == 270 * 10**9
@@ -94,7 +94,7 @@ def test_a_device_of_no_catalogue_is_what_it_tells_and_what_was_measured() -> No
     assert levels[L2].bandwidth is None
 
 
-def test_a_known_device_takes_the_sizes_that_it_tells() -> None:
+def test_a_known_device_takes_the_sizes_that_it_tells():
     l4 = find_device("L4")
     found = with_facts(l4, FACTS)
     assert (found.multiprocessors, found.l2, found.boost_mhz) == (48, 24 << 20, 2400)
@@ -102,7 +102,7 @@ def test_a_known_device_takes_the_sizes_that_it_tells() -> None:
     assert with_facts(l4, DeviceFacts("cuda", "NVIDIA L4")) == l4
 
 
-def test_shares_of_what_is_stated() -> None:
+def test_shares_of_what_is_stated():
     h100 = find_device("H100")
     assert RATES[0].share_of(h100) == pytest.approx(90e12 / 989.4e12)
     assert RATES[3].share_of(h100) == pytest.approx(2.7e11 / 3.35e12)

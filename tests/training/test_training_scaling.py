@@ -4,7 +4,6 @@ step written by hand."""
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +45,7 @@ HIGH = 2.0**40
         ({"method": "inference"}, "float32", False),
     ],
 )
-def test_a_run_has_a_scaler_where_a_trainer_has_one(
-    plan: dict[str, Any], trained: str, scaled: bool
-) -> None:
+def test_a_run_has_a_scaler_where_a_trainer_has_one(plan, trained, scaled):
     resolved = resolve(RunPlan(**(PLAN | plan)), "fp32")
     dtype = getattr(torch, trained)
     model = torch.nn.Linear(4, 4, dtype=dtype)
@@ -63,7 +60,7 @@ def test_a_run_has_a_scaler_where_a_trainer_has_one(
         scaler.update()
 
 
-def test_a_step_that_was_left_out_is_said() -> None:
+def test_a_step_that_was_left_out_is_said():
     assert left_out(3, 65536.0, 65536.0) == left_out(3, 65536.0, 131072.0) == ""
     assert "Step 3" in left_out(3, 65536.0, 32768.0)
     assert "32,768" in left_out(3, 65536.0, 32768.0)
@@ -99,9 +96,7 @@ def _by_hand(model: str, fields: dict[str, Any], steps: int, start: float) -> tu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [2.0**16, HIGH])
-def test_steps_are_those_written_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: float
-) -> None:
+def test_steps_are_those_written_by_hand(tmp_path, monkeypatch, start):
     model = configured(tmp_path, torch_dtype="float32")
     losses, scales, _ = _by_hand(model, PLAN, 12, start)
     scaler = partial(torch.amp.GradScaler, init_scale=start)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 from itertools import chain, islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ PLAN = resolve(RunPlan(method="full", batch=2, sequence=8), "bf16")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_weights_are_those_of_the_file_in_the_dtype_of_the_plan(dtype: str) -> None:
+def test_weights_are_those_of_the_file_in_the_dtype_of_the_plan(dtype):
     stored = load_file(DEMO_FOLDER / "model.safetensors")
     with open_model("demo") as source:
         model = load_weights(source, resolve(RunPlan(method="full", dtype=dtype), "bf16")).model
@@ -48,9 +47,7 @@ def test_weights_are_those_of_the_file_in_the_dtype_of_the_plan(dtype: str) -> N
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2"])
-def test_random_weights_are_tied_where_a_config_does_not_say_otherwise(
-    tmp_path: Path, family: str
-) -> None:
+def test_random_weights_are_tied_where_a_config_does_not_say_otherwise(tmp_path, family):
     """These classes tie by default; two random matrices that differ would not be tied."""
     sizes = {"vocab_size": 160, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family} | sizes))
@@ -60,7 +57,7 @@ def test_random_weights_are_tied_where_a_config_does_not_say_otherwise(
     assert head.weight is embedding.weight
 
 
-def test_training_does_not_touch_the_file(tmp_path: Path) -> None:
+def test_training_does_not_touch_the_file(tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((DEMO_FOLDER / name).read_bytes())
     before = (tmp_path / "model.safetensors").read_bytes()
@@ -73,7 +70,7 @@ def test_training_does_not_touch_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
-def test_random_weights_are_each_their_own(tmp_path: Path) -> None:
+def test_random_weights_are_each_their_own(tmp_path):
     with open_model(configured(tmp_path, vocab_size=5000)) as source:
         model = load_weights(source, PLAN).model
     settle(model, "cpu")
@@ -92,7 +89,7 @@ def test_random_weights_are_each_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quant", ["nf4", "int8"])
-def test_weights_take_what_was_foreseen_of_them(tmp_path: Path, quant: str) -> None:
+def test_weights_take_what_was_foreseen_of_them(tmp_path, quant):
     plan = resolve(RunPlan(method="inference", quant=quant), "bf16")
     with open_model(configured(tmp_path)) as source:
         model = load_weights(source, plan).model
@@ -101,7 +98,7 @@ def test_weights_take_what_was_foreseen_of_them(tmp_path: Path, quant: str) -> N
     assert foreseen == sum(parameter.nbytes for parameter in model.parameters())
 
 
-def test_a_model_with_weights_needs_its_tokenizer(tmp_path: Path) -> None:
+def test_a_model_with_weights_needs_its_tokenizer(tmp_path):
     with open_model("demo") as source:
         model = load_weights(source, PLAN).model
         assert encode("\ud800!", source, model).ids.tolist() == [ord("?"), ord("!")]
@@ -118,7 +115,7 @@ def test_a_model_with_weights_needs_its_tokenizer(tmp_path: Path) -> None:
         assert encode("abc", source, model).ids.tolist() == [97 % 40, 98 % 40, 99 % 40]
 
 
-def test_a_text_is_read_in_order_and_again() -> None:
+def test_a_text_is_read_in_order_and_again():
     ids = np.arange(20, dtype=np.int64)
     batch = {"input_ids": torch.zeros(2, 8, dtype=torch.int64)}
     seen = [batch["input_ids"].flatten().tolist() for _ in islice(fill(batch, ids, PLAN), 3)]
@@ -134,12 +131,12 @@ def test_a_text_is_read_in_order_and_again() -> None:
         ("CUDA error: out of memory", None),
     ],
 )
-def test_what_was_asked_for_is_read(said: str, nbytes: int | None) -> None:
+def test_what_was_asked_for_is_read(said, nbytes):
     assert asked_bytes(said) == nbytes
     assert kind_of(RuntimeError(said)) == "out of memory"
 
 
-def test_kinds_of_faults() -> None:
+def test_kinds_of_faults():
     assert kind_of(torch.OutOfMemoryError("x")) == kind_of(MemoryError()) == "out of memory"
     assert kind_of(RuntimeError("CUDA error: unspecified launch failure")) == "driver"
     assert kind_of(ModelError("gone")) == "model"
@@ -166,7 +163,7 @@ def test_kinds_of_faults() -> None:
     assert kind_of(RuntimeError("shapes differ")) == kind_of(ValueError("no")) == "failure"
 
 
-def test_what_a_gpu_cannot_do_is_said() -> None:
+def test_what_a_gpu_cannot_do_is_said():
     """With torch's message for a kernel that a CPU lacks, and with those for CUDA."""
 
     def said(error: Exception) -> str:
@@ -182,7 +179,7 @@ def test_what_a_gpu_cannot_do_is_said() -> None:
         assert "--attention sdpa" in said(error)
 
 
-def test_advice_is_of_the_phase() -> None:
+def test_advice_is_of_the_phase():
     plan = RunPlan()
     advice = [
         Advice("--a", plan, 100, "", "loss", {"loss": 100, "forward": 0}),

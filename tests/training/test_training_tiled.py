@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from every import over
 from lazy_imports import LazyImport, lazy_names
@@ -25,12 +23,8 @@ tiled_cross_entropy = LazyImport("qtui_core.training.model.losses", "tiled_cross
 @over("small", [False, True])
 @over(("scale", "softcap", "bias"), [(None, None, False), (0.5, 3.0, True)])
 def test_the_loss_and_its_gradients_are_those_of_the_whole(
-    small: bool,
-    scale: float | None,
-    softcap: float | None,
-    bias: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    small, scale, softcap, bias, monkeypatch
+):
     if small:  # several of tokens and of words, with a rest, folded by rows
         for name, size in (("TILE_TOKENS", 8), ("TILE_WORDS", 13), ("_FOLDED", 30)):
             monkeypatch.setattr(f"qtui_core.training.model.losses.{name}", size)
@@ -69,9 +63,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_whole(
         ("gpt2", {"n_embd": 16, "n_head": 2, "n_layer": 1}),
     ],
 )
-def test_models_that_change_their_logits_keep_their_loss(
-    kind: str, settings: dict[str, Any]
-) -> None:
+def test_models_that_change_their_logits_keep_their_loss(kind, settings):
     torch.manual_seed(2)
     common = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 0}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -91,7 +83,7 @@ def test_models_that_change_their_logits_keep_their_loss(
     torch.testing.assert_close(model(input_ids=ids).logits, logits)
 
 
-def test_tiles_of_16_bits_are_summed_in_float32() -> None:
+def test_tiles_of_16_bits_are_summed_in_float32():
     """The result equals one product of the same 16-bit gradients of logits, rounded once."""
     torch.manual_seed(3)
     hidden = torch.randn(2, 40, 32, dtype=torch.bfloat16, requires_grad=True)
@@ -112,7 +104,7 @@ def test_tiles_of_16_bits_are_summed_in_float32() -> None:
     )
 
 
-def test_a_model_that_predicts_no_next_token_is_refused() -> None:
+def test_a_model_that_predicts_no_next_token_is_refused():
     config = AutoConfig.for_model(
         "bert", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
     )

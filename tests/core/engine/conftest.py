@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
+from engine_model import values
+from safetensors.numpy import save_file
 
 from qtui.engine.client import EngineClient
 
@@ -16,3 +20,13 @@ async def engine() -> AsyncIterator[EngineClient]:
     client = EngineClient()
     yield client
     await client.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a checkpoint with the tensors of engine_model.py."""
+    folder = tmp_path_factory.mktemp("model")
+    save_file(values(), folder / "model.safetensors")
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)

@@ -52,7 +52,7 @@ def comes_back(kind: Any) -> None:
     crosses()
 
 
-def test_every_answer_comes_back_as_it_was() -> None:
+def test_every_answer_comes_back_as_it_was():
     kinds = [kind for room in ROOMS for kind in kinds_of(room)]
     assert len(kinds) > 40
     every(kinds, comes_back)
@@ -89,7 +89,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_wrong_request_is_refused_as_a_sentence() -> None:
+def test_a_wrong_request_is_refused_as_a_sentence():
     """Only UsageError is raised, whatever the field and the value."""
     refusals = []
     for method, operation in {**build_operations(), **estimator_operations()}.items():

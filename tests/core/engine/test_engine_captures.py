@@ -24,7 +24,7 @@ def run(captures: Captures, tensors: list[str], source: Any = None, job: Job = I
 
 
 @pytest.mark.slow
-def test_another_model_gives_the_memory_of_this_one_back() -> None:
+def test_another_model_gives_the_memory_of_this_one_back():
     captures = Captures()
     [found] = run(captures, DOWN[:1])
     running = captures._running
@@ -39,7 +39,7 @@ def test_another_model_gives_the_memory_of_this_one_back() -> None:
 
 
 @pytest.mark.slow
-def test_one_run_captures_several_modules_and_few_are_kept() -> None:
+def test_one_run_captures_several_modules_and_few_are_kept():
     captures, source = Captures(), open_model("demo")
     found = run(captures, DOWN[:2], source=source)
     assert [one.calibration.module for one in found] == [name[:-7] for name in DOWN[:2]]
@@ -53,7 +53,7 @@ def test_one_run_captures_several_modules_and_few_are_kept() -> None:
         captures.subject("demo", DOWN[-1], "sideways")
 
 
-def test_a_model_opened_meanwhile_is_not_given_captures_of_the_one_before() -> None:
+def test_a_model_opened_meanwhile_is_not_given_captures_of_the_one_before():
     captures, source = Captures(), open_model("demo")
     run(captures, DOWN[:1], source=source)
 

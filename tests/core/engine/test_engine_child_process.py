@@ -73,7 +73,7 @@ def started(first: bytes) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_it_ends_once_and_says_how() -> None:
+def test_it_ends_once_and_says_how():
     children = {name: started(f"{asked}\n".encode()) for name, (asked, *_) in CASES.items()}
 
     def check(name: str) -> None:
@@ -99,7 +99,7 @@ def test_it_ends_once_and_says_how() -> None:
     every(list(CASES), check)
 
 
-def test_a_warm_up_is_not_the_request() -> None:
+def test_a_warm_up_is_not_the_request():
     warm = json.dumps({"control": "warm"}).encode() + b"\n"
     process = started(warm + b"0\n")
     out, log = process.communicate(timeout=30)

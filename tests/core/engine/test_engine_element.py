@@ -64,9 +64,7 @@ def found_at(x: np.ndarray, text: str, row: int, column: int) -> Any:
 @in_parts(3)
 @over("text", SCHEMES)
 @over("shape", SHAPES, ids=str)
-def test_an_element_is_what_quantizing_everything_makes_of_it(
-    text: str, shape: tuple[int, ...], parts: int
-) -> None:
+def test_an_element_is_what_quantizing_everything_makes_of_it(text, shape, parts):
     if left_out(parts, (text, SCHEMES), (shape, SHAPES)):
         return
     x, scheme = tensor(shape), Scheme.parse(text)
@@ -111,11 +109,11 @@ def test_an_element_is_what_quantizing_everything_makes_of_it(
         ("bf16", ""),
     ],
 )
-def test_the_elements_that_share_a_scale_are_named(text: str, where: str) -> None:
+def test_the_elements_that_share_a_scale_are_named(text, where):
     assert found_at(tensor((96, 200)), text, 5, 190).where == where
 
 
-def test_an_element_that_is_not_finite_keeps_its_value() -> None:
+def test_an_element_that_is_not_finite_keeps_its_value():
     x = tensor((8, 64))
     x[2, 3], x[2, 4] = np.nan, -np.inf
     assert np.isnan(found_at(x, "int4:group64", 2, 3).quantized)
@@ -124,7 +122,7 @@ def test_an_element_that_is_not_finite_keeps_its_value() -> None:
     assert infinite.scale < 10
 
 
-def test_only_the_rows_of_the_group_are_read() -> None:
+def test_only_the_rows_of_the_group_are_read():
     class Counting(Reader):
         read = 0
 
@@ -139,7 +137,7 @@ def test_only_the_rows_of_the_group_are_read() -> None:
     assert Counting.read == 1
 
 
-def test_an_integer_has_no_minus_zero_and_a_float_has() -> None:
+def test_an_integer_has_no_minus_zero_and_a_float_has():
     x = np.array([[-0.01, 0.01, -7.0, 3.0]], np.float32)
     for text in ("int4:row", "int4:row:asym", "int4:block64:signed", "int8"):
         for column in range(2):

@@ -46,7 +46,7 @@ def model(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_gpus_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_travel_as_json(monkeypatch):
     reading = DeviceReading("0", "NVIDIA L4", 1, 2, 3, processes=())
     monkeypatch.setattr(hardware, "read_all", lambda: (reading,))
     found = gpus(Estimates(), task("gpus", {}))
@@ -58,13 +58,13 @@ def ask(model: str, plan: RunPlan, **params: Any) -> Operations:
     return operations(Estimates(), task("operations", asked))
 
 
-def test_a_sequence_that_nobody_chose_ends_at_the_learned_positions(model: str) -> None:
+def test_a_sequence_that_nobody_chose_ends_at_the_learned_positions(model):
     gpt2 = str(Path(__file__).parents[2] / "memory" / "configs" / "gpt2-medium.json")
     assert ask(gpt2, RunPlan()).plan.sequence == 1024
     assert ask(model, RunPlan()).plan.sequence == 2048  # rotary positions have no end
 
 
-def test_operations_are_of_the_plan_and_its_device(model: str) -> None:
+def test_operations_are_of_the_plan_and_its_device(model):
     found = ask(model, RunPlan(method="full", batch=3, sequence=100), device={"name": "T4"})
     assert "RMSNorm" in [each.name for each in found.operations]
     assert (found.plan.dtype, found.plan.attention) == ("bf16", "efficient")
@@ -89,7 +89,7 @@ class Script:
         monkeypatch.setattr(subprocess, "Popen", start)
 
 
-def test_rates_are_reported_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_reported_one_by_one(monkeypatch):
     device, rate = DeviceFacts("cpu", "a processor"), MeasuredRate("copy", "bytes", 1, 2.0)
     lines = [json.dumps({"device": asdict(device)}), json.dumps({"rate": asdict(rate)})]
     Script(monkeypatch, f"print({lines[0]!r}); print({lines[1]!r})")
@@ -99,7 +99,7 @@ def test_rates_are_reported_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == RatesMeasured(device, (rate,))
 
 
-def test_a_measurement_that_dies_or_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_dies_or_is_refused_says_why(monkeypatch):
     dies = "import sys; print('no CUDA runtime', file=sys.stderr); sys.exit(7)"
     refuses = f"print({json.dumps({'error': 'There is no device tpu.', 'code': 2})!r})"
     for code, error, says in (
@@ -112,7 +112,7 @@ def test_a_measurement_that_dies_or_is_refused_says_why(monkeypatch: pytest.Monk
                 measure(Estimates(), task("measure", {"on": "tpu"}))
 
 
-def test_a_cancelled_measurement_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_measurement_ends_soon(monkeypatch):
     script = Script(monkeypatch, "import time; time.sleep(600)")
     asked = task("measure", {})
     threading.Timer(0.3, asked.cancel).start()
@@ -123,14 +123,14 @@ def test_a_cancelled_measurement_ends_soon(monkeypatch: pytest.MonkeyPatch) -> N
     assert script.process.poll() is not None
 
 
-def test_live_values_wait_for_nothing_else() -> None:
+def test_live_values_wait_for_nothing_else():
     lanes = {name: operation.lane for name, operation in build_operations().items()}
     assert [name for name, lane in lanes.items() if lane == lanes["gpus"]] == ["gpus"]
     assert [name for name, lane in lanes.items() if lane == lanes["measure"]] == ["measure"]
 
 
 @pytest.mark.slow
-async def test_the_real_process_answers(model: str) -> None:
+async def test_the_real_process_answers(model):
     import sys
 
     from qtui.engine.client import EngineClient
@@ -153,9 +153,7 @@ async def test_the_real_process_answers(model: str) -> None:
         await client.close()
 
 
-def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(monkeypatch):
     import io
     import os
 

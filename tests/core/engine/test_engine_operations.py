@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_model import PROJ, SHAPE, values
 from lazy_imports import LazyImport, lazy_names
 from safetensors.numpy import save_file
 
 from qtui.engine.answers.tensors import TensorNumbers
-from qtui.engine.client import EngineClient, Reply
+from qtui.engine.client import Reply
 from qtui_core.answers import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
@@ -23,36 +24,6 @@ LlamaConfig, LlamaForCausalLM = lazy_names("transformers", "LlamaConfig", "Llama
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SHAPE = (96, 160)
-
-
-def values() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(5)
-    weight = rng.standard_normal(SHAPE).astype(np.float32) * np.float32(0.02)
-    weight[:, 17] *= 30  # an outlier column
-    holes = weight.copy()
-    holes[3, 4], holes[5, 6] = np.nan, np.inf
-    return {
-        "layers.0.proj.weight": weight,
-        "layers.0.norm.weight": rng.standard_normal(64).astype(np.float32),
-        "layers.1.proj.weight": rng.standard_normal((40, 64)).astype(np.float16),
-        "holes": holes,
-        "empty": np.empty((0, 8), np.float32),
-        "scalar": np.array(2.5, np.float32),
-        "zeros": np.zeros((8, 8), np.float32),
-        "experts": rng.standard_normal((3, 8, 64)).astype(np.float32),
-        "counts": np.arange(12, dtype=np.int64).reshape(3, 4),
-    }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("model")
-    save_file(values(), folder / "model.safetensors")
-    (folder / "config.json").write_text(
-        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
-    )
-    return str(folder)
 
 
 def params(model: str, tensor: str, **more: Any) -> dict[str, Any]:
@@ -64,19 +35,17 @@ def array(reply: Reply, name: str) -> np.ndarray:
     return np.frombuffer(sent.data, sent.dtype).reshape(sent.shape)
 
 
-async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
+async def test_open_lists_the_tensors(engine, model):
     data = (await engine.request("open_model", {"model": model})).data
     assert data["architecture"] == "LlamaForCausalLM"
     rows = {row[0]: row for row in data["tensors"]}
     assert set(rows) == set(values())
-    assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
+    assert rows[PROJ][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
     assert rows["layers.0.norm.weight"][-2:] == [False, 1]  # a vector is not quantized
     assert rows["counts"][-2] is False
 
 
-async def test_a_config_alone_gives_the_parameters_of_a_known_family(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_a_config_alone_gives_the_parameters_of_a_known_family(engine, tmp_path):
     config = LlamaConfig(
         vocab_size=1000, hidden_size=64, intermediate_size=176, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
@@ -92,9 +61,7 @@ async def test_a_config_alone_gives_the_parameters_of_a_known_family(
     assert data["parameters"] is None
 
 
-async def test_open_errors_are_the_sentences_of_the_library(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_open_errors_are_the_sentences_of_the_library(engine, tmp_path):
     with pytest.raises(ModelError, match="no file or folder"):
         await engine.request("open_model", {"model": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError, match="request for open_model is malformed: model is missing"):
@@ -106,17 +73,15 @@ async def test_open_errors_are_the_sentences_of_the_library(
 
 
 @pytest.mark.parametrize("text", ["int8:row:asym", "nf4:block64:dq", "bf16"])
-async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: str) -> None:
-    name = "layers.0.proj.weight"
+async def test_measure_is_the_library_s(engine, model, text):
+    name = PROJ
     reply = await engine.request("measure", params(model, name, scheme=text))
     report = measure(values()[name], Scheme.parse(text))
     assert reply.read(ErrorReport) == report
 
 
-async def test_the_error_map_holds_the_largest_error_of_each_patch(
-    engine: EngineClient, model: str
-) -> None:
-    name = "layers.0.proj.weight"
+async def test_the_error_map_holds_the_largest_error_of_each_patch(engine, model):
+    name = PROJ
     x = values()[name]
     error = np.abs(quantize(x, Scheme.parse("int4:group32")).dequantize() - x)
     reply = await engine.request(
@@ -131,8 +96,8 @@ async def test_the_error_map_holds_the_largest_error_of_each_patch(
             assert error[rows[i, j], columns[i, j]] == cells[i, j]
 
 
-async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
-    for name in ("layers.0.proj.weight", "holes"):
+async def test_histogram_is_numpy_s(engine, model):
+    for name in (PROJ, "holes"):
         x = values()[name].astype(np.float64).reshape(-1)
         reply = await engine.request("histogram", params(model, name, bins=33))
         counts, edges = np.histogram(x[np.isfinite(x)], 33)
@@ -140,8 +105,8 @@ async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
         assert reply.data["edges"] == pytest.approx([edges[0], edges[-1]])
 
 
-async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None:
-    name = "layers.0.proj.weight"
+async def test_statistics_and_outliers(engine, model):
+    name = PROJ
     data = (await engine.request("statistics", params(model, name))).read(TensorNumbers)
     x = values()[name].astype(np.float64)
     assert data.statistics.count == x.size
@@ -149,13 +114,14 @@ async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None
     assert data.statistics.absmax == np.abs(x).max()
     beyond = np.abs(x - x.mean()) > 6 * x.std()
     assert data.outliers.count == beyond.sum() > 0
-    assert data.outliers.columns == (ColumnCount(17, int(beyond[:, 17].sum())),)
+    columns = (ColumnCount(column, int(beyond[:, column].sum())) for column in (17, 90))
+    assert data.outliers.columns == tuple(columns)
     holes = (await engine.request("statistics", params(model, "holes"))).read(TensorNumbers)
     assert (holes.statistics.nan, holes.statistics.inf) == (1, 1)
 
 
-async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, model: str) -> None:
-    name = "layers.0.proj.weight"
+async def test_an_element_and_the_levels_of_its_group(engine, model):
+    name = PROJ
     x = values()[name]
     reply = await engine.request(
         "element", params(model, name, scheme="int4:group32", row=7, column=40)
@@ -171,9 +137,7 @@ async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, mode
         await engine.request("element", params(model, name, scheme="int4", row=96, column=0))
 
 
-async def test_one_scale_for_the_model_comes_from_all_its_weights(
-    engine: EngineClient, model: str
-) -> None:
+async def test_one_scale_for_the_model_comes_from_all_its_weights(engine, model):
     name = "layers.1.proj.weight"
     weights = [x for x in values().values() if x.ndim > 1 and x.dtype.kind == "f" and x.size]
     largest = max(np.abs(x[np.isfinite(x)]).max() for x in weights)
@@ -183,7 +147,7 @@ async def test_one_scale_for_the_model_comes_from_all_its_weights(
     assert reply.data["scale"] == pytest.approx(largest / 127, rel=1e-6)
 
 
-async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> None:
+async def test_rank_reports_every_weight(engine, model):
     found: dict[str, float] = {}
     reply = await engine.request(
         "rank",
@@ -191,19 +155,14 @@ async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> No
         on_progress=lambda fraction, data: found.__setitem__(data["name"], data["sqnr_db"]),
     )
     assert reply.data == {"sampled": False}
-    assert set(found) == {
-        "layers.0.proj.weight",
-        "layers.1.proj.weight",
-        "holes",
-        "zeros",
-        "experts",
-    }
-    expected = measure(values()["layers.0.proj.weight"], Scheme.parse("int4")).sqnr_db
-    assert found["layers.0.proj.weight"] == expected
+    left_out = {"layers.0.norm.weight", "vector", "empty", "scalar", "counts"}
+    assert set(found) == set(values()) - left_out
+    expected = measure(values()[PROJ], Scheme.parse("int4")).sqnr_db
+    assert found[PROJ] == expected
     assert found["zeros"] is None
 
 
-async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: str) -> None:
+async def test_vectors_scalars_and_empty_tensors(engine, model):
     vector = await engine.request(
         "map", params(model, "layers.0.norm.weight", schemes=["int4"], rows=8, columns=16)
     )
@@ -225,9 +184,7 @@ async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: st
     assert none.data["edges"] == []
 
 
-async def test_a_large_tensor_is_cancelled_between_chunks(
-    engine: EngineClient, tmp_path: Path
-) -> None:
+async def test_a_large_tensor_is_cancelled_between_chunks(engine, tmp_path):
     path = tmp_path / "large.safetensors"
     x = np.zeros((4096, 8192), np.float16)
     x[::7] = 1
@@ -246,8 +203,8 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
     assert max(seen) < 1
 
 
-async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:
-    await engine.request("measure", params(model, "layers.0.proj.weight", scheme="nf4"))
+async def test_the_engine_does_not_load_torch_for_this(engine, model):
+    await engine.request("measure", params(model, PROJ, scheme="nf4"))
     maps = Path(f"/proc/{engine.pid}/maps").read_text()
     assert "libtorch" not in maps
     assert "numpy" in maps

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from engine_model import PROJ, values
 from shorthands import column_statistics
 
 from qtui.engine.client import EngineClient
@@ -16,35 +15,6 @@ from qtui_core.quant import Scheme, find_outliers, measure, quantize, statistics
 from qtui_core.quant.attribution import attribute_error, keep_columns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PROJ = "layers.0.proj.weight"
-
-
-def values() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(5)
-    weight = rng.standard_normal((96, 160)).astype(np.float32) * np.float32(0.02)
-    weight[:, 17] *= 30
-    weight[5, 90] = 1.5
-    holes = weight.copy()
-    holes[3, 4], holes[5, 6] = np.nan, np.inf
-    return {
-        PROJ: weight,
-        "holes": holes,
-        "vector": rng.standard_normal(640).astype(np.float32),
-        "experts": rng.standard_normal((3, 8, 64)).astype(np.float32),
-        "empty": np.empty((0, 8), np.float32),
-        "zeros": np.zeros((8, 8), np.float32),
-        "constant": np.full((8, 8), 0.3, np.float32),
-        "tokens": (rng.standard_normal((32, 64)) * np.where(np.arange(64) == 9, 20, 1)).astype(
-            np.float32
-        ),
-    }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder: Path = tmp_path_factory.mktemp("model")
-    save_file(values(), folder / "model.safetensors")
-    return str(folder / "model.safetensors")
 
 
 async def ask(engine: EngineClient, what: str, model: str, tensor: str, **more: Any) -> Any:
@@ -57,7 +27,7 @@ def injected(x: np.ndarray, row: int | None, column: int, value: float) -> np.nd
     return changed
 
 
-async def test_by_sigma(engine: EngineClient, model: str) -> None:
+async def test_by_sigma(engine, model):
     data = await ask(engine, "outliers", model, PROJ)
     x = values()[PROJ]
     found, columns, stats = find_outliers(x, top=40), column_statistics(x), statistics(x)
@@ -87,7 +57,7 @@ async def test_by_sigma(engine: EngineClient, model: str) -> None:
         assert all(hit[column] for column in data["outlier_columns"])
 
 
-async def test_by_threshold(engine: EngineClient, model: str) -> None:
+async def test_by_threshold(engine, model):
     x = np.abs(values()[PROJ])
     for threshold in (0.5, 0.05, 1e9):
         data = await ask(engine, "outliers", model, PROJ, detection="threshold", limit=threshold)
@@ -102,7 +72,7 @@ async def test_by_threshold(engine: EngineClient, model: str) -> None:
         assert data["energy_share"] == pytest.approx(energy)
 
 
-async def test_by_column(engine: EngineClient, model: str) -> None:
+async def test_by_column(engine, model):
     x = np.abs(values()[PROJ].astype(np.float64))
     absmax, rms = x.max(axis=0), np.sqrt(np.square(x).mean(axis=0))
     for ratio in (1.2, 4.0, 1000.0):
@@ -120,9 +90,7 @@ async def test_by_column(engine: EngineClient, model: str) -> None:
         assert all(row["outlier"] == beyond[row["column"]] for row in data["largest"])
 
 
-async def test_the_default_threshold_is_that_of_the_slider(
-    engine: EngineClient, model: str
-) -> None:
+async def test_the_default_threshold_is_that_of_the_slider(engine, model):
     data = await ask(engine, "outliers", model, PROJ, detection="threshold")
     sweep = await ask(engine, "decomposition", model, PROJ, scheme="int8:row")
     assert data["limit"] == sweep["threshold"]
@@ -137,7 +105,7 @@ async def test_the_default_threshold_is_that_of_the_slider(
     assert point["sqnr_db"] == measure(x, Scheme.parse("int8:row:outliers0.0333")).sqnr_db
 
 
-async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, model: str) -> None:
+async def test_the_error_is_that_of_the_columns_detected(engine, model):
     x = values()[PROJ]
     attributed = attribute_error(x, Scheme.parse("int4:row"))
     sizes = np.abs(x.astype(np.float64))
@@ -172,7 +140,7 @@ async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, m
                     assert kept[name] == getattr(expected, name)
 
 
-async def test_what_cannot_be_asked_is_refused(engine: EngineClient, model: str) -> None:
+async def test_what_cannot_be_asked_is_refused(engine, model):
     outside = {"row": 0, "column": 160, "value": 1.0}
     for what, params, why in (
         ("outliers", {"detection": "magic"}, "detection: 'magic' is none of sigma, threshold, col"),
@@ -187,9 +155,7 @@ async def test_what_cannot_be_asked_is_refused(engine: EngineClient, model: str)
             await ask(engine, what, model, PROJ, **params)
 
 
-async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
-    engine: EngineClient, model: str
-) -> None:
+async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(engine, model):
     """With the standard deviation of the injected tensor itself, no element of n could be more than
     sqrt(n) sigmas away."""
     x = values()[PROJ]
@@ -215,9 +181,7 @@ async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
     assert "put in" not in own
 
 
-async def test_an_injected_outlier_counts_in_the_extent_of_the_model(
-    engine: EngineClient, model: str
-) -> None:
+async def test_an_injected_outlier_counts_in_the_extent_of_the_model(engine, model):
     """With one scale for the model it costs at least what it costs with one for the tensor. No
     tensor of the model has an element as large."""
     scheme = Scheme.parse("int8:model")
@@ -233,7 +197,7 @@ async def test_an_injected_outlier_counts_in_the_extent_of_the_model(
     assert before < one / 4
 
 
-async def test_granularities_before_and_after(engine: EngineClient, model: str) -> None:
+async def test_granularities_before_and_after(engine, model):
     heard: list[dict[str, Any]] = []
     inject = {"row": None, "column": 30, "value": 2.0}
     params = {"model": model, "tensor": PROJ, "scheme": "int8:row", "inject": inject}
@@ -255,7 +219,7 @@ async def test_granularities_before_and_after(engine: EngineClient, model: str) 
     assert (plain["before"], plain["rows"]) == ([], data["before"])
 
 
-async def test_decomposition(engine: EngineClient, model: str) -> None:
+async def test_decomposition(engine, model):
     scheme = "int4:group32"
     data = await ask(engine, "decomposition", model, "tokens", scheme=scheme)
     assert (data["scheme"], data["why"], data["column_total"]) == (scheme, "", 64)
@@ -280,7 +244,7 @@ async def test_decomposition(engine: EngineClient, model: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["int4", "bf16"])
-async def test_every_tensor_has_an_answer(engine: EngineClient, model: str, scheme: str) -> None:
+async def test_every_tensor_has_an_answer(engine, model, scheme):
     for tensor in ("holes", "vector", "experts", "empty", "zeros", "constant"):
         for how in ("threshold", "column"):
             found = await ask(engine, "outliers", model, tensor, detection=how)
@@ -299,7 +263,7 @@ async def test_every_tensor_has_an_answer(engine: EngineClient, model: str, sche
 
 
 @pytest.mark.slow
-async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
+async def test_outliers_of_a_captured_activation(engine):
     """The threshold starts at that of LLM.int8(), with or without an injected outlier."""
     large, small = (f"model.layers.0.{name}.weight" for name in ("mlp.down_proj", "mlp.up_proj"))
     await engine.request("open_model", {"model": "demo"})
@@ -317,9 +281,7 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
     assert (data["count"], data["outlier_columns"]) == (1, [9])
 
 
-async def test_thresholds_of_an_injected_tensor_are_over_the_original(
-    engine: EngineClient, model: str
-) -> None:
+async def test_thresholds_of_an_injected_tensor_are_over_the_original(engine, model):
     """Errors are relative to the energy of the tensor without the outlier, as for granularities."""
     inject = {"row": None, "column": 5, "value": 3.0}
     data = await ask(engine, "decomposition", model, PROJ, scheme="int4:group32", inject=inject)

@@ -46,7 +46,7 @@ async def gone(pid: int) -> bool:
     return await asyncio.to_thread(is_gone, pid)
 
 
-async def test_child_starts_with_the_first_request_and_goes_with_close() -> None:
+async def test_child_starts_with_the_first_request_and_goes_with_close():
     states: list[str] = []
     async with engine() as client:
         unsubscribe = client.subscribe(lambda state, _: states.append(state))
@@ -64,9 +64,7 @@ async def test_child_starts_with_the_first_request_and_goes_with_close() -> None
     assert states == ["starting", "running", "idle"]
 
 
-async def test_a_child_that_still_imports_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_child_that_still_imports_is_not_waited_for(monkeypatch):
     """Its end would be found out about only once its imports are over."""
     monkeypatch.setattr("qtui.engine.client.EXIT_SECONDS", 3600.0)
     client = EngineClient([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -81,7 +79,7 @@ async def test_a_child_that_still_imports_is_not_waited_for(
         await asked
 
 
-async def test_arrays_arrive_typed_and_shaped(client) -> None:
+async def test_arrays_arrive_typed_and_shaped(client):
     reply = await client.request("picture", {"shape": [3, 4]})
     cells = reply.arrays["cells"]
     assert (cells.shape, cells.dtype) == ((3, 4), "<f4")
@@ -92,12 +90,12 @@ async def test_arrays_arrive_typed_and_shaped(client) -> None:
     assert reply.data["note"] == "ünï\ncode"
 
 
-async def test_a_line_longer_than_every_buffer_arrives(client) -> None:
+async def test_a_line_longer_than_every_buffer_arrives(client):
     reply = await client.request("long_list", {"count": 200_000})
     assert len(reply.data["names"]) == 200_000
 
 
-async def test_what_libraries_print_does_not_reach_the_protocol(tmp_path: Path) -> None:
+async def test_what_libraries_print_does_not_reach_the_protocol(tmp_path):
     log = tmp_path / "logs" / "engine.log"
     async with engine(log=log) as client:
         reply = await client.request("noise")
@@ -115,7 +113,7 @@ async def test_what_libraries_print_does_not_reach_the_protocol(tmp_path: Path) 
     assert "puts from C" in list(client.stderr_tail)
 
 
-async def test_a_log_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_changes_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     async with engine(log=tmp_path / "file" / "engine.log") as client:
         await client.request("noise")
@@ -127,7 +125,7 @@ async def test_a_log_that_cannot_be_written_changes_nothing(tmp_path: Path) -> N
         assert (await client.request("echo")).data["params"] == {}
 
 
-async def test_errors_keep_their_sentence_and_exit_code(tmp_path: Path) -> None:
+async def test_errors_keep_their_sentence_and_exit_code(tmp_path):
     async with engine(log=tmp_path / "log") as client:
         with pytest.raises(ModelError, match=r"^There is no such model\.$"):
             await client.request("fail", {"kind": "model"})
@@ -139,7 +137,7 @@ async def test_errors_keep_their_sentence_and_exit_code(tmp_path: Path) -> None:
     assert "Traceback" in (tmp_path / "log").read_text()
 
 
-async def test_progress_is_throttled_unless_it_carries_data(client) -> None:
+async def test_progress_is_throttled_unless_it_carries_data(client):
     seen: list[float] = []
     steps: list[int] = []
 
@@ -161,7 +159,7 @@ async def test_progress_is_throttled_unless_it_carries_data(client) -> None:
     assert steps == list(range(20))
 
 
-async def test_what_one_asker_cancels_leaves_the_same_question_of_another(client) -> None:
+async def test_what_one_asker_cancels_leaves_the_same_question_of_another(client):
     await client.start()
     tasks = [
         asyncio.create_task(client.request("wait", {"seconds": seconds}))
@@ -209,9 +207,7 @@ async def ending(client: EngineClient, question: str) -> str:
 @pytest.mark.parametrize("kind", CLIENTS)
 @settings(max_examples=10, deadline=None)
 @given(deeds=st.lists(st.tuples(st.booleans(), st.sampled_from(DEEDS)), max_size=12))
-def test_every_question_of_two_askers_ends(
-    kind: type[EngineClient], deeds: list[tuple[bool, str]]
-) -> None:
+def test_every_question_of_two_askers_ends(kind, deeds):
     """Answered, refused or lost; or cancelled, if its own asker did that."""
 
     async def ask_all() -> None:
@@ -243,7 +239,7 @@ def test_every_question_of_two_askers_ends(
     asyncio.run(ask_all())
 
 
-async def test_lanes_do_not_wait_for_each_other(client) -> None:
+async def test_lanes_do_not_wait_for_each_other(client):
     await client.start()
     slow = asyncio.create_task(client.request("wait", {"seconds": 600}))
     await asyncio.sleep(0.05)
@@ -252,7 +248,7 @@ async def test_lanes_do_not_wait_for_each_other(client) -> None:
     slow.cancel()
 
 
-async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
+async def test_kill_fails_what_is_in_flight_and_restart_heals():
     states: list[tuple[str, str]] = []
     async with engine() as client:
         client.subscribe(lambda *change: states.append(change))
@@ -290,7 +286,7 @@ async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
         ("mid-array", "ended inside a frame"),
     ],
 )
-async def test_a_child_that_dies_is_said_to_be_lost(how: str, sentence: str, client) -> None:
+async def test_a_child_that_dies_is_said_to_be_lost(how, sentence, client):
     with pytest.raises(EngineLost, match=sentence):
         await asyncio.wait_for(client.request("die", {"how": how}), 120)
     assert client.state is EngineState.LOST
@@ -317,7 +313,7 @@ NONSENSE = [
 ]
 
 
-async def test_a_child_that_speaks_nonsense_is_stopped(client) -> None:
+async def test_a_child_that_speaks_nonsense_is_stopped(client):
     await client.start()
     with collected() as case:
         for nonsense in NONSENSE:
@@ -331,7 +327,7 @@ async def test_a_child_that_speaks_nonsense_is_stopped(client) -> None:
     await client.request("echo")
 
 
-async def test_a_child_that_cannot_start_is_lost_with_its_last_words() -> None:
+async def test_a_child_that_cannot_start_is_lost_with_its_last_words():
     async with engine("never-ready") as client:
         with pytest.raises(EngineLost, match="exit code 3: cannot import torch"):
             await client.request("echo")
@@ -344,20 +340,20 @@ async def test_a_child_that_cannot_start_is_lost_with_its_last_words() -> None:
         await missing.request("echo")
 
 
-async def test_a_child_killed_from_outside_is_noticed_without_a_request(client) -> None:
+async def test_a_child_killed_from_outside_is_noticed_without_a_request(client):
     await client.start()
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)
     await until(lambda: client.state is EngineState.LOST)
 
 
-async def test_a_request_that_is_too_long_is_refused_here(client) -> None:
+async def test_a_request_that_is_too_long_is_refused_here(client):
     with pytest.raises(QtuiError, match="over 1,048,576"):
         await client.request("echo", {"text": "x" * (1 << 21)})
     await client.request("echo")
 
 
-def test_malformed_requests_are_answered_and_the_next_is_served() -> None:
+def test_malformed_requests_are_answered_and_the_next_is_served():
     child = subprocess.Popen(
         [sys.executable, "-P", DOUBLE],
         stdin=subprocess.PIPE,
@@ -386,7 +382,7 @@ def test_malformed_requests_are_answered_and_the_next_is_served() -> None:
     assert b"not JSON" in err
 
 
-def test_the_child_exits_when_its_parent_is_killed() -> None:
+def test_the_child_exits_when_its_parent_is_killed():
     script = (
         "import asyncio, sys\n"
         "from qtui.engine.client import EngineClient\n"
@@ -429,7 +425,7 @@ async def until(holds: Callable[[], bool], every: float = 0.02) -> None:
 
 
 @pytest.mark.slow
-async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: None, client) -> None:
+async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient, client):
     told: list[str] = []
     await client.start()
     client.subscribe(lambda _, detail: told.append(detail))
@@ -450,8 +446,8 @@ async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: No
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_a_child_that_ignores_a_cancellation_is_killed(
-    impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool, client
-) -> None:
+    impatient, monkeypatch, stopped, client
+):
     monkeypatch.setattr("qtui.engine.client.HEED_SECONDS", 600 if stopped else 1.0)
     await client.start()
     pid = client.pid
@@ -469,7 +465,7 @@ async def test_a_child_that_ignores_a_cancellation_is_killed(
 
 
 @pytest.mark.slow
-async def test_a_child_that_is_stopped_while_it_starts(impatient: None, client) -> None:
+async def test_a_child_that_is_stopped_while_it_starts(impatient, client):
     asked = asyncio.create_task(client.request("echo"))
     await until(lambda: client.pid is not None)
     pid = client.pid

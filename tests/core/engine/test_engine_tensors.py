@@ -35,9 +35,7 @@ def saved(tmp_path: Path) -> tuple[Path, np.ndarray]:
     return path, x
 
 
-def test_remote_rows_are_fetched_once(
-    saved: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_rows_are_fetched_once(saved, monkeypatch):
     path, x = saved
     monkeypatch.setattr(tensors, "REMOTE_STRIP_BYTES", 7 * 64)  # seven rows
     far = Far(path)
@@ -50,7 +48,7 @@ def test_remote_rows_are_fetched_once(
     assert all(stop - start <= 7 for start, stop in far.asked)
 
 
-def test_a_vector_is_given_flat_and_a_matrix_by_rows(saved: tuple[Path, np.ndarray]) -> None:
+def test_a_vector_is_given_flat_and_a_matrix_by_rows(saved):
     path, x = saved
     source = open_model(path)
     matrix = OpenTensor(source, source.tensor("x"))
@@ -62,7 +60,7 @@ def test_a_vector_is_given_flat_and_a_matrix_by_rows(saved: tuple[Path, np.ndarr
     assert scalar.rows(0, 1).tolist() == [3.0]
 
 
-def test_a_model_is_opened_once_and_again_when_asked(saved: tuple[Path, np.ndarray]) -> None:
+def test_a_model_is_opened_once_and_again_when_asked(saved):
     path, _ = saved
     forgotten: list[bool] = []
     models = OpenModels(lambda: forgotten.append(True))

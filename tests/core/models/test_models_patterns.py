@@ -30,7 +30,7 @@ FOREVER = (
 )
 
 
-def test_patterns_match_or_are_refused_at_once() -> None:
+def test_patterns_match_or_are_refused_at_once():
     def real(text: str) -> None:
         assert matches(text, NAME) == bool(re.match(text, NAME))
         assert matches(text, NAME, "x?$") == bool(re.match(f"(?:{text})x?$", NAME))
@@ -47,7 +47,7 @@ def test_patterns_match_or_are_refused_at_once() -> None:
     every(("(", "a{99999999999}", "(" * 3000), no_expression)
 
 
-def test_the_hardest_that_is_matched_takes_no_second() -> None:
+def test_the_hardest_that_is_matched_takes_no_second():
     begun = time.process_time()
     matches(".*a.*a.*a,", "a" * 500)
     matches(".*a.*a.*a.*a,", "a" * 150)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def read(pid: int = 77, **answers: Any) -> DeviceReading:
         return reader.read()
 
 
-def test_all_values_of_a_driver() -> None:
+def test_all_values_of_a_driver():
     assert read() == WHOLE
 
 
@@ -82,13 +81,11 @@ NAMELESS = tuple(replace(each, name=None) for each in WHOLE.processes or ())
         ("nvmlDeviceGetGraphicsRunningProcesses", {}),
     ],
 )
-def test_each_value_may_be_absent_alone(
-    question: str, absent: dict[str, Any], error: NVMLError
-) -> None:
+def test_each_value_may_be_absent_alone(question, absent, error):
     assert read(**{question: error}) == replace(WHOLE, **absent)
 
 
-def test_what_is_no_text_or_not_known_to_an_old_module_is_absent() -> None:
+def test_what_is_no_text_or_not_known_to_an_old_module_is_absent():
     assert read(missing=("nvmlDeviceGetMigMode",)) == replace(WHOLE, mig=None)
     error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     assert read(nvmlDeviceGetName=error) == replace(WHOLE, name=None)
@@ -102,7 +99,7 @@ def test_a_driver_older_than_the_module_has_no_answer() -> None:
     assert read(**hidden).processes == ()
 
 
-def test_unified_memory_is_no_memory_of_the_device() -> None:
+def test_unified_memory_is_no_memory_of_the_device():
     names = ("memory_used", "memory_free", "memory_total", "memory_reserved")
     none: dict[str, Any] = dict.fromkeys(names)
     found = read(nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)
@@ -112,7 +109,7 @@ def test_unified_memory_is_no_memory_of_the_device() -> None:
     assert found == replace(WHOLE, **none, unified=None)
 
 
-def test_a_lost_device_says_so() -> None:
+def test_a_lost_device_says_so():
     found = read(nvmlDeviceGetMemoryInfo=GPU_IS_LOST)
     assert found.lost
     assert found.memory_total is None
@@ -134,20 +131,18 @@ OTHER, MINE = process(31337, 5 * GIB), process(77, 2 * GIB)
         (77, {COMPUTE: [MINE], DRAW: [MINE]}, 2 * GIB, BY_PID),
     ],
 )
-def test_the_memory_of_this_process(
-    pid: int, answers: dict[str, Any], memory: int | None, basis: str
-) -> None:
+def test_the_memory_of_this_process(pid, answers, memory, basis):
     found = read(pid=pid, **answers)
     assert (found.process_memory, found.process_basis) == (memory, basis)
     assert len({each.pid for each in found.processes or ()}) == len(found.processes or ())
 
 
-def test_hidden_processes_do_not_count_as_no_processes() -> None:
+def test_hidden_processes_do_not_count_as_no_processes():
     assert read(**dict.fromkeys((COMPUTE, DRAW), NO_PERMISSION)).processes is None
     assert read(**{COMPUTE: [], DRAW: []}).processes == ()
 
 
-def test_torch_gives_a_uuid_without_its_kind() -> None:
+def test_torch_gives_a_uuid_without_its_kind():
     def handle(uuid: str) -> str:
         if uuid != "MIG-1234":
             raise NVMLError(6)  # NVML_ERROR_NOT_FOUND
@@ -161,17 +156,17 @@ def test_torch_gives_a_uuid_without_its_kind() -> None:
     assert names == ["slice"]
 
 
-def test_an_unknown_uuid_has_no_values() -> None:
+def test_an_unknown_uuid_has_no_values():
     reader = DeviceReader(uuid="1234", nvml=fake_nvml(nvmlDeviceGetHandleByUUID=NVMLError(6)))
     assert reader.read() == DeviceReading("0")
 
 
-def test_without_a_driver_every_value_is_absent() -> None:
+def test_without_a_driver_every_value_is_absent():
     with DeviceReader(0, nvml=fake_nvml(nvmlInit=NVMLError(12))) as reader:
         assert reader.read() == DeviceReading("0")
 
 
-def test_nvml_is_ended_as_often_as_started() -> None:
+def test_nvml_is_ended_as_often_as_started():
     nvml = fake_nvml()
     with DeviceReader(0, nvml=nvml) as reader:
         reader.read()
@@ -180,13 +175,13 @@ def test_nvml_is_ended_as_often_as_started() -> None:
     assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
 
 
-def test_all_are_each_gpu_and_no_process_is_ours() -> None:
+def test_all_are_each_gpu_and_no_process_is_ours():
     found = read_all(fake_nvml(nvmlDeviceGetCount=2))
     assert [each.label for each in found] == ["0", "1"]
     assert found[0] == replace(WHOLE, process_memory=None, process_basis="")
 
 
-def test_slices_follow_their_gpu() -> None:
+def test_slices_follow_their_gpu():
     def part(handle: Any, number: int) -> str:
         if number == 1:
             raise NVMLError(6)  # a place for a slice that does not exist
@@ -206,21 +201,21 @@ def test_slices_follow_their_gpu() -> None:
     ]
 
 
-def test_a_gpu_that_cannot_be_reached_is_still_one() -> None:
+def test_a_gpu_that_cannot_be_reached_is_still_one():
     found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=NO_PERMISSION))
     assert found == (DeviceReading("0"),)
     found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
     assert found == (DeviceReading("0", lost=True),)
 
 
-def test_this_machine_answers() -> None:
+def test_this_machine_answers():
     for device in read_all():
         for field in fields(device):
             value = getattr(device, field.name)
             assert not isinstance(value, int) or value >= 0
 
 
-def test_the_resident_set_grows_with_what_is_touched() -> None:
+def test_the_resident_set_grows_with_what_is_touched():
     before = rss_bytes()
     if before is None:
         pytest.skip("no /proc here")
@@ -232,13 +227,13 @@ def test_the_resident_set_grows_with_what_is_touched() -> None:
     assert 60 << 20 < after - before < 80 << 20
 
 
-def test_it_is_the_second_number_in_pages(tmp_path: Path) -> None:
+def test_it_is_the_second_number_in_pages(tmp_path):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/statm").write_text("900 25 7 1 0 80 0\n")
     assert rss_bytes(tmp_path) == 25 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_it_is_absent_without_proc(tmp_path: Path) -> None:
+def test_it_is_absent_without_proc(tmp_path):
     assert rss_bytes(tmp_path) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from qtui_core.telemetry.readings import sampling
 
 
-def test_twenty_a_second() -> None:
+def test_twenty_a_second():
     times: list[float] = []
     enough = threading.Event()
 
@@ -28,7 +28,7 @@ def test_twenty_a_second() -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) < 0.075
 
 
-def test_the_first_is_read_at_once_and_the_end_does_not_wait_for_the_interval() -> None:
+def test_the_first_is_read_at_once_and_the_end_does_not_wait_for_the_interval():
     numbers = count()
     seen: list[int] = []
     first = threading.Event()
@@ -60,7 +60,7 @@ def fails(error: Exception | None) -> None:
             raise error
 
 
-def test_an_error_of_a_reading_is_raised_at_the_end_and_one_of_the_block_first() -> None:
+def test_an_error_of_a_reading_is_raised_at_the_end_and_one_of_the_block_first():
     with pytest.raises(OSError, match="gone"):
         fails(None)
     with pytest.raises(ValueError, match="of the block"):
