@@ -63,7 +63,7 @@ def test_sizes_of_white_papers() -> None:
     assert levels("A100")[REGISTERS].bytes == 27_648 * 1024
     # H100 white paper: 33,792 KB of registers in 132 multiprocessors; 256 KB of L1 each.
     assert levels("H100")[REGISTERS].bytes == 33_792 * 1024
-    assert levels("H100")[L1].each == 256 * 1024
+    assert levels("H100")[L1].per_unit == 256 * 1024
     # Ada white paper: 16,384 KB of L1 and 73,728 KB of L2 in a 4090.
     assert levels("4090")[L1].bytes == 16_384 * 1024
     assert levels("4090")[L2].bytes == 73_728 * 1024
