@@ -384,12 +384,15 @@ LENGTHS = (150, 128, 64)
 
 METHODS = ("full", "lora", "qlora")
 CHECKPOINTING = {False: "kept", True: "checkpoints"}
-#: Every model with full training and, in turn, with adapters on a base in 16 or in 4 bits, steps of
-#: both kinds, of one sequence and of two. More of them together are in the grid.
+#: Every family with full training and, in turn, with adapters on a base in 16 or in 4 bits; its
+#: variants with one of the three. Steps of both kinds, of one sequence and of two. More of them
+#: together are in the grid.
 STEPS = [
     f"{model}: {method}, {CHECKPOINTING[(place + turn) % 2 == 1]}, {1 + (place // 2 + turn) % 2}"
     for place, model in enumerate(MODELS)
-    for turn, method in enumerate(("full", METHODS[1 + place % 2]))
+    for turn, method in enumerate(
+        (METHODS[place % 3],) if "," in model else ("full", METHODS[1 + place % 2])
+    )
     if (model, method) not in NO_STEP
 ]
 

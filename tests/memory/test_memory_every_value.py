@@ -101,7 +101,8 @@ def cases() -> Iterator[Case]:
             assert not said or said.endswith("."), said
             other = device == "cpu" and otherwise_on_a_cpu(resolved)
             if not said and not other and asked.batch == {"cuda": 2, "cpu": 1}[device]:
-                yield Case(f"{device}: {chosen}", CONFIG, chosen, device=device)
+                steps = 1 if device == "cuda" else 2
+                yield Case(f"{device}: {chosen}", CONFIG, chosen, device, steps)
 
 
 def peaks(base: RunPlan, option: PlanOption) -> set[int]:
