@@ -26,9 +26,9 @@ def writable(sentence: str) -> bytes:
     """The sentence in the encoding of stderr."""
     from qtui_core.models.quoting import printable
 
-    shown = printable(sentence)
+    text = printable(sentence)
     # A message may quote a name that the terminal's encoding cannot represent.
-    return shown.encode(_encoding(), "backslashreplace")
+    return text.encode(_encoding(), "backslashreplace")
 
 
 def _encoding() -> str:
@@ -45,8 +45,8 @@ class Ended(KeyboardInterrupt):
 
 def ending_signals() -> list[signal.Signals]:
     """The signals that ask this process to end: SIGTERM, and SIGHUP except under nohup."""
-    asked = (signal.SIGTERM, signal.SIGHUP)
-    return [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    return [signum for signum in signals if signal.getsignal(signum) is not signal.SIG_IGN]
 
 
 def end_in_order() -> None:

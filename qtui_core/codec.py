@@ -117,12 +117,12 @@ def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
         if isinstance(value, tuple | list):
             return [printed(item) for item in value]
         return str(value) if isinstance(value, Path) else to_plain(value)
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for row in rows or getattr(kind, "PRINTED", None) or _names(kind):
         name, where = _printer(row)
         part = printed(value, where) if isinstance(where, tuple) else printed(where(value))
-        found |= {name: part} if name else part
-    return found
+        plain |= {name: part} if name else part
+    return plain
 
 
 @cache
@@ -137,15 +137,15 @@ def or_null(path: str) -> Callable[[Any], Any]:
     return lambda value: attrgetter(path)(value) or None
 
 
-def from_plain(kind: type[T], found: Any) -> T:
-    """The instance of `kind` that the plain value `found` describes.
+def from_plain(kind: type[T], plain: Any) -> T:
+    """The instance of `kind` that the value `plain` describes.
 
     Raises CodecError, with the place, if a field is missing, if a value has another type, or if the
     class itself refuses it.
     """
     read: Reader = _reader(cast(Any, kind))
     try:
-        made: T = read(found)
+        made: T = read(plain)
     except (ValueError, RecursionError) as error:
         raise CodecError(kind, str(error)) from None
     return made

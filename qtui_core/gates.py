@@ -298,10 +298,10 @@ class GateVerdict:
     @property
     def sentence(self) -> str:
         """The sentence about the rows that failed."""
-        said = "; ".join(row.sentence for row in self.fallen[:NAMED])
+        sentences = "; ".join(row.sentence for row in self.fallen[:NAMED])
         more = len(self.fallen) - NAMED
         end = f"; and {more:,} more, which the report lists" if more > 0 else ""
-        return f"{self.count}: {said}{end}."
+        return f"{self.count}: {sentences}{end}."
 
     @property
     def count(self) -> str:

@@ -108,8 +108,8 @@ class LineKinds(Generic[T, Recording]):
         try:
             event: T = from_plain(kind, data)
         except CodecError as error:
-            said = f"A line of kind {data['told']!r} cannot be read"
-            raise LineError(f"{said}: {error.reason}.") from None
+            what = f"A line of kind {data['told']!r} cannot be read"
+            raise LineError(f"{what}: {error.reason}.") from None
         return event
 
     def begins(self, path: Path | str) -> bool:

@@ -49,14 +49,14 @@ def child_environment() -> dict[str, str]:
     because a user's file there may have the name of a library. So a source tree is named
     explicitly.
     """
-    import sysconfig  # which only a command with children pays for
+    import sysconfig  # for commands with children alone
 
-    environment = dict(os.environ)
+    environment = {**os.environ}
     limit_libraries(environment)
     root = str(Path(__file__).resolve().parents[1])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        inherited = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join([root, *([inherited] if inherited else [])])
+        paths = filter(None, (root, environment.get("PYTHONPATH")))
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
 
 

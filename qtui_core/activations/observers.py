@@ -1,8 +1,5 @@
-"""What is kept of the values that flow through a module, and the ranges made from it.
-
-Of every token a few numbers per channel and one histogram are kept, which a range rule turns into
-the range of a fixed scale.
-"""
+"""What is kept of the values that flow through a module: a few numbers per channel and a histogram
+of all of them, of which a range rule makes the range of a fixed scale."""
 
 from __future__ import annotations
 

@@ -138,16 +138,16 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Ru
     phase was both estimated and measured. The rows of each side add up to its level. The load is
     compared as in `by_phase`."""
     phases = state.predicted.phases if state.predicted else ()
-    mine = next((entry for entry in phases if entry.name == phase), None)
+    estimate = next((entry for entry in phases if entry.name == phase), None)
     mark = _mark(state, phase, peak=peak)
-    if mine is None or mark is None:
+    if estimate is None or mark is None:
         return ()
     if peak:
-        expected = in_named_components(mark.peak_held, mine.peak_held)
+        expected = in_named_components(mark.peak_held, estimate.peak_held)
         apart, rest = at_peak(mark, expected)
-        whole, level = mine.allocated_bytes, mark.peak_allocated_bytes
+        whole, level = estimate.allocated_bytes, mark.peak_allocated_bytes
     else:
-        expected = in_named_components(mark.held, mine.held)
+        expected = in_named_components(mark.held, estimate.held)
         apart, rest = _apart(mark, mark.held, expected)
         whole, level = sum(expected.values()), mark.allocated_bytes
     pairs = {named(name): (expected.get(name, 0), nbytes) for name, nbytes in apart.items()}
@@ -323,9 +323,9 @@ def _allocated(predicted: Predicted, figures: Measured) -> Level:
     if peak is None:
         return Level("allocated", estimated, None, (), "No phase of the run has ended yet.")
     phase = next((p for p in predicted.phases if p.name == predicted.peak_phase), None)
-    mine = in_named_components(peak.peak_held, {} if phase is None else phase.peak_held)
-    apart, rest = at_peak(peak, mine)
-    parts = {named(name): nbytes - mine.get(name, 0) for name, nbytes in apart.items()}
+    estimate = in_named_components(peak.peak_held, {} if phase is None else phase.peak_held)
+    apart, rest = at_peak(peak, estimate)
+    parts = {named(name): nbytes - estimate.get(name, 0) for name, nbytes in apart.items()}
     level = _level("allocated", estimated, peak.peak_allocated_bytes, parts, rest)
     return replace(level, phase=peak.phase)
 

@@ -76,10 +76,10 @@ def warning_of(estimate: Estimate, device: Device, used_bytes: int = 0) -> str:
     need, have = format_bytes(estimate.process_bytes), format_bytes(fit.capacity_bytes)
     more = ""
     if fit.verdict == "no":
-        said = f"This run will not fit: it needs {need}"
+        start = f"This run will not fit: it needs {need}"
     else:
         give = format_bytes(estimate.uncertainty_bytes)
-        said = f"This run is tight: it needs {need}, give or take {give}"
+        start = f"This run is tight: it needs {need}, give or take {give}"
     if estimate.shape is not None:
         best = largest(estimate.shape, estimate.plan, "batch", device).value
         if best is None:
@@ -89,7 +89,7 @@ def warning_of(estimate: Estimate, device: Device, used_bytes: int = 0) -> str:
         elif best != estimate.plan.batch:  # else no larger batch fits
             more = f" The largest batch that fits is {best:,}: --batch {best}."
     others = " that no other process uses" if used_bytes else ""
-    return f"{said}, and {device.name} has {have}{others}.{more}"
+    return f"{start}, and {device.name} has {have}{others}.{more}"
 
 
 def _held(

@@ -155,22 +155,22 @@ class Moment:
 @dataclass(frozen=True)
 class Series:
     """The moments of a whole run, whose number is bounded however long it is. Each stands for
-    `each` added moments: it has their largest values and the time of the first. The last one can
+    `stride` added moments: it has their largest values and the time of the first. The last one can
     include `room` more."""
 
     moments: tuple[Moment, ...] = ()
-    each: int = 1
+    stride: int = 1
     room: int = 0
 
     def add(self, moment: Moment) -> Series:
         """The series with one more moment. If there are too many, every two of them become one
         with the larger values, so that no peak is lost."""
-        moments, each = self.moments, self.each
+        moments, stride = self.moments, self.stride
         if self.room:
-            return Series((*moments[:-1], _larger(moments[-1], moment)), each, self.room - 1)
+            return Series((*moments[:-1], _larger(moments[-1], moment)), stride, self.room - 1)
         if len(moments) >= MOST:
-            moments, each = tuple(map(_larger, moments[::2], moments[1::2])), 2 * each
-        return Series((*moments, moment), each, each - 1)
+            moments, stride = tuple(map(_larger, moments[::2], moments[1::2])), 2 * stride
+        return Series((*moments, moment), stride, stride - 1)
 
 
 def _larger(first: Moment, second: Moment) -> Moment:

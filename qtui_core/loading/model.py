@@ -346,8 +346,8 @@ def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
     for shape, stored in _stored_parameters(source, model_class, config).values():
         for info in (source.tensors[name] for name in stored):
             if info.shape != shape:
-                said = f"{info.shape} in the checkpoint and {shape} by its config.json"
-                return f"{quoted(info.name)} is {said}."
+                shapes = f"{info.shape} in the checkpoint and {shape} by its config.json"
+                return f"{quoted(info.name)} is {shapes}."
     return ""
 
 

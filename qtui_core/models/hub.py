@@ -247,8 +247,8 @@ class RemoteFile:
                 raise ModelError(f"{quoted(self.name)} on the server is empty or was cut off.")
             hf_raise_for_status(reply)
             self._location = str(reply.url) if str(reply.url) != self._url else None
-            said = (reply.headers.get(f"content-{name}", "") for name in ("range", "length"))
-            part, whole = map(re.fullmatch, (_PLACED, r"\d{1,19}"), said)
+            placed = (reply.headers.get(f"content-{name}", "") for name in ("range", "length"))
+            part, whole = map(re.fullmatch, (_PLACED, r"\d{1,19}"), placed)
             first, size = -1, 0
             if status == 206 and part:
                 first, size = int(part[1]), int(part[2])

@@ -78,8 +78,8 @@ def open_model(text: str | os.PathLike[str], *, job: Job = IDLE) -> ModelSource:
             except (Unknown, Unreachable, MissingLibrary) as error:
                 # It may have been meant as a path; then this is the line that helps.
                 here = f" there is {_nearest(path) or 'no file or folder of that name either'}."
-                said = f"{error} On this machine{f', {hidden}' if hidden else here}"
-                raise ModelError(said) from error
+                sentence = f"{error} On this machine{f', {hidden}' if hidden else here}"
+                raise ModelError(sentence) from error
     raise hidden or ModelError(_no_such_path(name, path))
 
 

@@ -220,5 +220,5 @@ def _decompressed(tensors: Mapping[str, Array], form: str, settings: Mapping[str
             values = compressor.decompress(state, scheme)["weight"]
         return values.to(torch.float32).numpy()
     except Exception as error:
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise QtuiError(f"compressed-tensors does not decode this: {said}.") from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise QtuiError(f"compressed-tensors does not decode this: {reason}.") from error

@@ -109,11 +109,11 @@ def test_a_thinned_series_keeps_every_peak(levels):
     for index, level in enumerate(levels):
         series = series.add(Moment(float(index), 0, "", level, device=index))
     assert len(series.moments) <= MOST
-    covered = [levels[i : i + series.each] for i in range(0, len(levels), series.each)]
+    covered = [levels[i : i + series.stride] for i in range(0, len(levels), series.stride)]
     assert len(covered) == len(series.moments)
     for start, (part, moment) in enumerate(zip(covered, series.moments, strict=True)):
         assert moment.allocated == max((x for x in part if x is not None), default=None)
-        assert moment.seconds == start * series.each
+        assert moment.seconds == start * series.stride
 
 
 def test_turns_of_a_phase_are_counted_in_each_step():

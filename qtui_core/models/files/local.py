@@ -178,9 +178,9 @@ class LocalFile:
         self.path = path
         self.changed = False
         try:
-            self._found = _version(path.stat())
+            self._opened = _version(path.stat())
         except OSError:
-            self._found = ()  # reading the header says what is wrong
+            self._opened = ()  # reading the header says what is wrong
         self._map: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._since_release = 0
@@ -211,24 +211,24 @@ class LocalFile:
         out. If the path has another file now, or none, the mapped one is still whole."""
         try:
             if end > min(len(mapped), mapped.size()):  # of the mapping, and of the file today
-                raise self._spoiled((*self._found[:2], mapped.size()))
+                raise self._spoiled((*self._opened[:2], mapped.size()))
         except OSError as error:
             raise unreadable(self.path, error) from error
         with suppress(OSError):
             now = _version(self.path.stat())
-            if self.changed or (now[:2] == self._found[:2] and now != self._found):
+            if self.changed or (now[:2] == self._opened[:2] and now != self._opened):
                 raise self._spoiled(now)
 
     def verify(self, descriptor: int) -> None:
         """Raises ModelError if an open descriptor of the path is not of the file whose header was
         read."""
         now = _version(os.fstat(descriptor))
-        if now != self._found:
+        if now != self._opened:
             raise self._spoiled(now)
 
     def _spoiled(self, now: tuple[int, ...]) -> ModelError:
         self.changed = True
-        how = "became shorter" if now[2:3] < self._found[2:3] else "was changed"
+        how = "became shorter" if now[2:3] < self._opened[2:3] else "was changed"
         return ModelError(f"{quoted(self.path)} {how} after it was opened; open the model again.")
 
     def close(self) -> None:
