@@ -55,7 +55,7 @@ _HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
 #: one, characters.
 _FORBIDDEN = re.compile(r"--|\.\.|[-.](/|$)|\.git$")
 _MAX_ID = 96
-#: What may pass, and how a signed address answers that has expired.
+#: Status codes of temporary failures, which are asked again, and of a signed address that expired.
 _RETRY_STATUS = (408, 429, 500, 502, 503, 504)
 _EXPIRED = (400, 401, 403, 404, 410)
 #: Where in a file, and of how many bytes, the body of a reply is.

@@ -125,8 +125,8 @@ def open_at(
     commit: str | None = None,
     job: Job = IDLE,
 ) -> ModelSource:
-    """The model that these files make up. `where` is what they are the contents of, for messages:
-    "the folder 'x'".
+    """The model that these files make up. `where` names their folder or repository in messages, as
+    in "the folder 'x'".
 
     Raises:
         ModelError: a file cannot be read or is missing, or the files contradict each other or

@@ -38,7 +38,7 @@ _TITLES = {
     "mxfp4": "MXFP4",
     "bitnet": "BitNet ternary",
 }
-#: What a config may call what its names alone call otherwise.
+#: Methods that name their tensors alike: by names -> those that only the config tells apart.
 _DIALECTS = {
     **dict.fromkeys(("gptq", "awq"), ("gptq", "awq")),
     **dict.fromkeys(("fp8", "int8"), ("compressed-tensors", "fbgemm_fp8")),

@@ -11,8 +11,8 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 
-#: The key of a configuration that was not read from a config.json: what it was read from, in the
-#: words of a sentence.
+#: The key under which a configuration that was not read from a config.json names its origin:
+#: "GGUF metadata".
 DESCRIBED_IN = "_described_in"
 
 #: Bits of one element by safetensors dtype tag (safetensors 0.8, `Dtype::bitsize`).

@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 GGUF_SUFFIX = ".gguf"
-#: How the sentence begins that says so, where there is nothing else to say.
+#: The beginning of `WeightFiles.missing` where a folder has neither pickles nor GGUF files.
 NO_WEIGHTS = "There are no weights"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -64,8 +64,8 @@ def choose_weights(names: Iterable[str], where: str, folder: Path | None = None)
 
     Args:
         names: paths relative to the model; only those at its top count.
-        where: what they are the contents of, for messages: "the folder 'x'".
-        folder: where that is on this machine, if it is on it.
+        where: names the folder or repository in messages: "the folder 'x'".
+        folder: its path, if it is on this machine.
 
     Raises:
         ModelError: several files compete and nothing says which is meant, or a set of shards is
@@ -194,8 +194,8 @@ def weight_pickles(names: Sequence[str]) -> list[str]:
 
 
 def refusal(start: str, paths: Sequence[str], how: str = "Convert it") -> str:
-    """The sentence on pickles at these paths; `start` ends in what "code from the file" follows,
-    `how` is what to do once."""
+    """The sentence that refuses pickles and gives the command that converts them. `start` is its
+    beginning up to the words "code from the file", as in "loading it runs"."""
     return (
         f"{start} code from the file, so qtui does not open it. {how} once, where you trust it: "
         f"{convert_command(paths)}"
