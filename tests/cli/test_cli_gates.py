@@ -306,9 +306,9 @@ def test_every_gate_of_the_tables_is_a_key_of_the_json(qtui):
     )
 
 
-def test_the_workflow_of_the_readme_works(qtui, tmp_path):
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    (block,) = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+def test_the_workflow_of_the_page_works(qtui, tmp_path):
+    page = Path(__file__).parents[2].joinpath("docs/ci.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     runs = [shlex.split(run)[1:] for run in re.findall(r"- run: (qtui .*)", block)]
     assert [run[0] for run in runs] == ["inspect", "memory"]
     first = [*runs[1][: runs[1].index("--baseline")], "--json", "-o", "memory.json"]
