@@ -226,7 +226,7 @@ def test_saturation_is_cured_by_what_it_says(text, factor):
     assert measure(x / divisor * 2, Scheme.parse(text)).saturated
 
 
-@in_parts(20)
+@in_parts(28)
 def test_every_scheme_has_one_sentence(awkward, parts):
     looked_at = []
     for x in awkward.values():
