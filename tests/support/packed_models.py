@@ -97,5 +97,18 @@ def awq_layer(
     return weight.T, {"qweight": pack(codes), "qzeros": pack(zeros), "scales": scales}
 
 
+def in_nf4(state: dict[str, Any]) -> dict[str, Any]:
+    """Weights of torch, with the projections in bitsandbytes' NF4 with nested scales."""
+    from bitsandbytes.functional import quantize_4bit
+
+    found = dict(state)
+    for name in [name for name in state if "proj" in name]:
+        found[name], packed = quantize_4bit(
+            state[name], blocksize=64, compress_statistics=True, quant_type="nf4"
+        )
+        found |= {f"{name}.{key}": value for key, value in packed.as_dict(packed=True).items()}
+    return found
+
+
 def under(prefix: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}

@@ -14,6 +14,7 @@ import running_models
 from every import every, over
 from gguf_models import write_gguf
 from lazy_imports import LazyImport
+from packed_models import in_nf4
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.evaluation.changes import (
@@ -293,32 +294,22 @@ def test_another_checkpoint_takes_the_place_of_all_weights(tmp_path) -> None:
         OtherCheckpoint(first, wide)
 
 
-def in_nf4(folder: Path) -> Path:
-    """The linear layers of a Llama in bitsandbytes' NF4 with nested scales, as a checkpoint."""
-    bnb = pytest.importorskip("bitsandbytes.functional")
-    running_models.llama(folder, torch.bfloat16, hidden_size=64, intermediate_size=128)
-    with weights_of(folder) as state:
-        for name in [name for name in state if "proj" in name]:
-            state[name], packed = bnb.quantize_4bit(
-                state[name], blocksize=64, compress_statistics=True, quant_type="nf4"
-            )
-            state |= {f"{name}.{k}": v for k, v in packed.as_dict(packed=True).items()}
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"load_in_4bit": True, "quant_method": "bitsandbytes"}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 def test_a_packed_checkpoint_is_as_far_as_its_scheme(tmp_path) -> None:
-    source = open_model(
-        running_models.llama(tmp_path / "a", torch.bfloat16, hidden_size=64, intermediate_size=128)
+    pytest.importorskip("bitsandbytes")
+    source, packed = (
+        running_models.llama(tmp_path / name, torch.bfloat16, hidden_size=64, intermediate_size=128)
+        for name in "ab"
     )
-    packed = in_nf4(tmp_path / "b")
+    with weights_of(packed) as state:
+        state |= in_nf4(state)
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"] = {"load_in_4bit": True, "quant_method": "bitsandbytes"}
+    (packed / "config.json").write_text(json.dumps(config))
     settings = EvaluationSettings(
         schemes=(Scheme.parse("nf4:dq"),), keep=("*head*", "*embed*"), against=str(packed),
         activations=(Scheme.parse("int8:token"),), text=written(tmp_path), window=64,
     )  # fmt: skip
-    found = summarize(*told(source, settings), "done")
+    found = summarize(*told(open_model(source), settings), "done")
     rows = {row.name: row for row in found.rows}
     assert list(rows) == [
         "original", "nf4:block64:dq", "nf4:block64:dq + int8:token",

@@ -69,7 +69,7 @@ def test_the_interval_holds_exactly_what_rounds_to_the_code(fmt, rounding, satur
             assert (found == code) == inside, (code, value, interval)
 
 
-@in_parts(5)
+@in_parts(8)
 @over("saturate", [True, False])
 @over("rounding", list(qf.Rounding))
 @over("fmt", [f for f in SMALL_FLOATS if f.bits <= 8], ids=name_of)

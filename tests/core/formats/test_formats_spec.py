@@ -11,7 +11,6 @@ from lazy_imports import LazyImport
 
 import qtui_core.formats as qf
 from qtui_core.errors import UsageError
-from qtui_core.formats.catalog import E4M3_IEEE, E4M3B11FNUZ
 
 torch = LazyImport("torch")
 
@@ -22,11 +21,6 @@ torch = LazyImport("torch")
         (qf.FP16, 65504, Fraction(1, 2**14), Fraction(1, 2**24)),
         (qf.E4M3, 448, Fraction(1, 2**6), Fraction(1, 2**9)),
         (qf.E5M2, 57344, Fraction(1, 2**14), Fraction(1, 2**16)),
-        (E4M3_IEEE, 240, Fraction(1, 2**6), Fraction(1, 2**9)),
-        (qf.E4M3FNUZ, 240, Fraction(1, 2**7), Fraction(1, 2**10)),
-        (E4M3B11FNUZ, 30, Fraction(1, 2**10), Fraction(1, 2**13)),
-        (qf.E3M2, 28, Fraction(1, 4), Fraction(1, 16)),
-        (qf.E2M3, Fraction(15, 2), 1, Fraction(1, 8)),
         (qf.E2M1, 6, 1, Fraction(1, 2)),
         (qf.E3M0, 16, Fraction(1, 4), None),
         (qf.E8M0, 2**127, Fraction(1, 2**127), None),

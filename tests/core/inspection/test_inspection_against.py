@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from gguf_models import write_gguf
-from packed_models import gptq_layer, save_model, under
+from packed_models import gptq_layer, in_nf4, save_model, under
 from told_truly import faults_of
 
 from qtui_core.errors import ModelError, UsageError
@@ -142,20 +142,11 @@ def test_experts_pair_with_their_part_of_the_merged_tensor(tmp_path):
 
 
 def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
-    torch = pytest.importorskip("torch")
-    bnb = pytest.importorskip("bitsandbytes.functional")
+    pytest.importorskip("bitsandbytes")
+    import torch
     from safetensors.torch import save_file
 
-    state = {}
-    for name, x in llama().items():
-        if "proj" not in name:
-            state[name] = torch.from_numpy(x)
-            continue
-        codes, packed = bnb.quantize_4bit(
-            torch.from_numpy(x), blocksize=64, compress_statistics=True, quant_type="nf4"
-        )
-        state[name] = codes
-        state |= {f"{name}.{k}": v for k, v in packed.as_dict(packed=True).items()}
+    state = in_nf4({name: torch.from_numpy(x) for name, x in llama().items()})
     folder = save_model(tmp_path, {}, {"load_in_4bit": True}, **CONFIG)
     save_file(state, folder / "model.safetensors")
     comparison = compare(original, folder)
@@ -164,9 +155,8 @@ def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
     assert report.gain_db == pytest.approx(0, abs=0.01)
     x = llama()["model.layers.1.mlp.up_proj.weight"]
     y = quantize(x, Scheme.parse("nf4:block64:dq")).dequantize()
-    assert report.difference.mse == pytest.approx(
-        ((y - x.astype(np.float64)) ** 2).mean(), rel=1e-4
-    )
+    mse = ((y - x.astype(np.float64)) ** 2).mean()
+    assert report.difference.mse == pytest.approx(mse, rel=1e-4)
     assert len(comparison.rounded) == 14
     assert "as plain rounding to its levels would" in comparison.conclusion
     assert "7 tensors are identical" in comparison.conclusion

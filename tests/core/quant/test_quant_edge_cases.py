@@ -33,7 +33,7 @@ def no_warnings():
         yield
 
 
-@in_parts(12)
+@in_parts(16)
 @over("any_scheme", EVERY_SCHEME)
 def test_every_scheme_takes_every_tensor_and_measures_its_error(any_scheme, awkward, parts):
     """Measured errors are those of the dequantized tensor. Each scheme takes half of the tensors by
