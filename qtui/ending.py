@@ -9,10 +9,6 @@ import threading
 from contextlib import suppress
 from typing import NoReturn
 
-from qtui_core.errors import ModelError
-
-#: What `end_at_lost_bytes` has given to the system, which does not keep it alive.
-_handlers: list[object] = []
 #: The process ends within this many seconds after a signal that asks it to.
 WAY_OUT = 5.0
 
@@ -49,8 +45,8 @@ class Ended(KeyboardInterrupt):
 
 def ending_signals() -> list[signal.Signals]:
     """The signals that ask this process to end: SIGTERM, and SIGHUP except under nohup."""
-    named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
-    return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
+    asked = (signal.SIGTERM, signal.SIGHUP)
+    return [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
 
 
 def end_in_order() -> None:
@@ -83,28 +79,3 @@ def begin_way_out(signum: int) -> None:
     again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signal.SIGTERM))
     again.daemon = True
     again.start()
-
-
-def end_at_lost_bytes() -> None:
-    """Makes a file that becomes shorter while a mapping of it is read end the process with a
-    sentence, as a model that cannot be read does.
-
-    The system then sends SIGBUS to the thread that reads. A handler in Python would be run after
-    the instruction that fails, and so never; this one is called by the system itself. What runs at
-    that time only reads numbers, so it is safe to run Python. It cannot go on from there.
-    """
-    number = getattr(signal, "SIGBUS", None)
-    if number is None:
-        return  # Windows does not let a mapped file become shorter
-    import ctypes
-
-    def end(_: int) -> None:
-        say(
-            "qtui: A file of the model became shorter while it was read, or its disk failed; copy "
-            "or download the model again."
-        )
-        os._exit(ModelError.exit_code)
-
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
-    _handlers.append(handler)
-    ctypes.CDLL(None).signal(int(number), handler)

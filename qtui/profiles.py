@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,20 +16,19 @@ if TYPE_CHECKING:
     from qtui_core.memory.devices.profile import Profile
 
 
-def profile_folder() -> Path:
-    """The folder of the profiles, in the user's data folder; ~/.local/share/qtui on Linux."""
+def profile_path(device: str) -> Path:
+    """The file for a device, which is named as in the catalogue or by its driver; in the folder
+    ~/.local/share/qtui/profiles on Linux."""
     from platformdirs import user_data_path
 
-    return user_data_path("qtui", appauthor=False) / "profiles"
-
-
-def profile_path(device: str) -> Path:
-    """The file for a device, which is named as in the catalogue or by its driver."""
-    return profile_folder() / f"{_slug(_name(device))}.json"
+    with suppress(UsageError):  # of no catalogue
+        device = find_device(device).name
+    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "gpu"
+    return user_data_path("qtui", appauthor=False) / "profiles" / f"{slug}.json"
 
 
 def read_profile(device: str) -> Profile | None:
-    """The profile of a device; None if there is none. Raises ProfileError for a file that cannot be
+    """The profile of a device; None if there is none. Raises QtuiError for a file that cannot be
     read or is no profile."""
     path = profile_path(device)
     try:
@@ -36,24 +36,25 @@ def read_profile(device: str) -> Profile | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise _profile_error(f"The profile {path} cannot be read: {error}.") from error
-    from qtui_core.memory.devices.profile import ProfileError, profile_of
+        raise QtuiError(f"The profile {path} cannot be read: {error}.") from error
+    # Imported only here: most machines have no profile, and the import would slow each estimate.
+    from qtui_core.memory.devices.profile import profile_of
 
     try:
         return profile_of(text)
-    except ProfileError as error:
-        raise ProfileError(f"The profile {path} cannot be used. {error}") from error
+    except QtuiError as error:
+        raise QtuiError(f"The profile {path} cannot be used. {error}") from error
 
 
 def write_profile(profile: Profile) -> Path:
     """Writes the profile, replacing an older one of the same device, and returns its path. Raises
-    ProfileError if it cannot be written."""
+    QtuiError if it cannot be written."""
     path = profile_path(profile.device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         target_of(str(path), force=True).write(profile.to_json())
     except (OSError, QtuiError) as error:
-        raise _profile_error(f"The profile {path} cannot be written: {error}.") from error
+        raise QtuiError(f"The profile {path} cannot be written: {error}.") from error
     return path
 
 
@@ -67,25 +68,6 @@ def calibrated(device: Device) -> Device:
 
         from qtui_core.models.quoting import printable
 
-        # Without the app this log is stderr.
         logging.getLogger("qtui.profiles").warning("%s", printable(str(error)))
         return device
     return device if profile is None else replace(device, calibration=profile.calibration)
-
-
-def _profile_error(sentence: str) -> QtuiError:
-    # Imported only here: most machines have no profile, and the import would slow each estimate.
-    from qtui_core.memory.devices.profile import ProfileError
-
-    return ProfileError(sentence)
-
-
-def _name(device: str) -> str:
-    try:
-        return find_device(device).name
-    except UsageError:
-        return device
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"

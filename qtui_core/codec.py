@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -41,23 +41,23 @@ Row = str | tuple[str, str | Callable[[Any], Any] | tuple[Any, ...]]
 
 #: The name under which an object says which of several dataclasses it is.
 TAG: Final = "is"
-#: mypy need not know the type of what it is asked of.
-_has_fields = cast(Callable[[Any], bool], is_dataclass)
+_has_fields: Callable[[Any], bool] = is_dataclass  # which tells mypy more than it need know
 
 
 class CodecError(QtuiError):
     """The JSON does not match the declared type; `reason` is the place and what is wrong there."""
 
     def __init__(self, kind: type[Any], reason: str) -> None:
-        super().__init__(f"It is no {kind.__name__}: {reason}.")
+        super().__init__(f"It is no {getattr(kind, '__name__', kind)}: {reason}.")
         self.reason = reason
 
 
-def to_plain(value: Any, *, strict: bool = False) -> Any:
+def to_plain(value: Any, *, strict: bool = False, tagged: bool = False) -> Any:
     """The value as dictionaries, lists, texts, numbers, True, False and None.
 
     NaN and infinities, which JSON does not have, are kept, or become the texts "NaN", "Infinity"
-    and "-Infinity" if `strict`. Raises TypeError for a value that has no such form.
+    and "-Infinity" if `strict`. With `tagged`, a dataclass says which it is. Raises TypeError for a
+    value that has no such form.
     """
     kind: Any = type(value)
     if value is None or kind in (str, int, bool):
@@ -70,15 +70,16 @@ def to_plain(value: Any, *, strict: bool = False) -> Any:
             return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
         return number
     if isinstance(value, Mapping):
-        return {_key(key): to_plain(item, strict=strict) for key, item in value.items()}
+        return {_key(k): to_plain(v, strict=strict, tagged=tagged) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [to_plain(item, strict=strict) for item in value]
+        return [to_plain(item, strict=strict, tagged=tagged) for item in value]
     if _is_text(kind):
         return str(value)
     if _has_fields(kind):
-        plain = {name: to_plain(getattr(value, name), strict=strict) for name in _names(kind)}
-        for name in _tagged_fields(kind):
-            plain[name] = _with_tags(getattr(value, name), plain[name])
+        plain = {TAG: kind.__name__} if tagged else {}
+        unions = _tagged_fields(kind)
+        for name in _names(kind):
+            plain[name] = to_plain(getattr(value, name), strict=strict, tagged=name in unions)
         return plain
     if isinstance(value, int):  # also a Size of the tape
         return int(value)
@@ -178,14 +179,6 @@ def _is_tagged(hint: Any) -> bool:
     return any(map(_is_tagged, inner))
 
 
-def _with_tags(value: Any, plain: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {_key(key): _with_tags(item, plain[_key(key)]) for key, item in value.items()}
-    if isinstance(plain, list):
-        return [_with_tags(*pair) for pair in zip(value, plain, strict=True)]
-    return {TAG: type(value).__name__, **plain} if isinstance(plain, dict) else plain
-
-
 @cache
 def _is_object(hint: Any) -> bool:
     return _has_fields(hint) and not _is_text(hint)
@@ -198,148 +191,130 @@ def _reader(hint: Any) -> Reader:
     if hint is Any:
         return lambda value: value
     if origin in (UnionType, Union):
-        return _union(inner)
-    if origin is Literal:
-        return _one_of(inner, inner)
-    if hint is NoneType:
-        return _one_of((None,), (None,))
+        objects = {part.__name__: _reader(part) for part in inner if _is_object(part)}
+        objects = objects if len(objects) > 1 else {}  # else there is nothing to tell apart
+        others = [part for part in inner if not (objects and _is_object(part))]
+        readers = [_reader(part) for part in others if part is not NoneType]
+        return partial(_union, NoneType in inner, objects, readers)
+    if origin is Literal or hint is NoneType:
+        words = inner or (None,)
+        return partial(_one_of, words, words)
     if origin in (tuple, list):
-        items = tuple(_reader(part) for part in inner if part is not Ellipsis)
-        return _sequence(origin, items, repeated=origin is list or Ellipsis in inner)
+        items = [_reader(part) for part in inner if part is not Ellipsis]
+        return partial(_sequence, origin, items, origin is list or Ellipsis in inner)
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(*(_reader(part) for part in inner), numbered=inner[0] is int)
+        return partial(_mapping, int if inner[0] is int else str, *map(_reader, inner))
     if not isinstance(hint, type):
         raise TypeError(f"{hint!r} has no form in JSON")
     if _is_text(hint):
-        return _text(hint)
+        return partial(_text, _fraction if hint is Fraction else cast(Any, hint).parse)
     if _has_fields(hint):
-        return _object(hint)
+        return partial(_object, hint)
     if issubclass(hint, Enum):
         members = tuple(hint)
-        return _one_of(tuple(member.value for member in members), members)
+        return partial(_one_of, [member.value for member in members], members)
     if issubclass(hint, tuple):  # a NamedTuple, which is a list of its fields
         hints, make = get_type_hints(hint), cast(Any, hint)
-        read = _sequence(tuple, tuple(_reader(hints[n]) for n in make._fields), repeated=False)
-        return lambda value: make(*read(value))
+        fields_of = [_reader(hints[name]) for name in make._fields]
+        return lambda value: make(*_sequence(tuple, fields_of, False, value))
     if hint is float:
         return _float
     if hint in (bool, int, str):
-        return _scalar(hint)
+        return partial(_scalar, hint)
     raise TypeError(f"{hint!r} has no form in JSON")
 
 
-def _object(kind: type[Any]) -> Reader:
-    # Found at the first use: a class may contain others of its own kind.
-    @cache
-    def entries() -> tuple[tuple[str, Reader, bool], ...]:
-        hints = get_type_hints(kind)
-        return tuple(
-            (f.name, _reader(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
-            for f in fields(kind)
-            if f.init
-        )
-
-    def read(value: Any) -> Any:
-        if type(value) is kind:  # it was passed beside the JSON
-            return value
-        if not isinstance(value, dict):
-            raise ValueError(f"{kind.__name__} is no object")
-        given = {}
-        for name, read_field, required in entries():
-            if name in value:
-                given[name] = _at(name, read_field, value[name])
-            elif required:
-                raise ValueError(f"{name} is missing")
-        return _made(lambda: kind(**given))
-
-    return read
+@cache  # at the first use: a class may contain others of its own kind
+def _entries(kind: Any) -> Sequence[tuple[str, Reader, bool]]:
+    """The name of each field, its reader, and whether it has no default."""
+    hints = get_type_hints(kind)
+    return [
+        (f.name, _reader(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+        if f.init
+    ]
 
 
-def _union(parts: tuple[Any, ...]) -> Reader:
-    objects = {part.__name__: _reader(part) for part in parts if _is_object(part)}
-    tagged = len(objects) > 1
-    others = [p for p in parts if p is not NoneType and not (tagged and _is_object(p))]
-    readers = [_reader(part) for part in others]
-
-    def read(value: Any) -> Any:
-        if value is None and NoneType in parts:
-            return None
-        if tagged and isinstance(value, dict):
-            name = value.get(TAG)
-            if not isinstance(name, str) or name not in objects:
-                raise ValueError(f"{name!r:.40} is none of {', '.join(objects)}")
-            return objects[name](value)
-        refusals = []
-        for reader in readers:
-            try:
-                return reader(value)
-            except ValueError as error:
-                refusals.append(str(error))
-        raise ValueError(", and ".join(refusals) or f"{value!r:.40} says not which it is")
-
-    return read
-
-
-def _sequence(kind: type[Any], parts: tuple[Reader, ...], *, repeated: bool) -> Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, list) or not (repeated or len(value) == len(parts)):
-            raise ValueError(f"{value!r:.40} is no list as it should be")
-        if repeated:
-            return kind(map(parts[0], value))
-        return kind(reader(item) for reader, item in zip(parts, value, strict=True))
-
-    return read
-
-
-def _mapping(read_key: Reader, read_item: Reader, *, numbered: bool) -> Reader:
-    def read(value: Any) -> dict[Any, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(f"{value!r:.40} is no object")
-        pairs = ((int(key) if numbered else key, item) for key, item in value.items())
-        return {read_key(key): _at(str(key), read_item, item) for key, item in pairs}
-
-    return read
-
-
-def _one_of(words: tuple[Any, ...], values: tuple[Any, ...]) -> Reader:
-    """A reader that takes one of the words, for the value beside it."""
-
-    def read(value: Any) -> Any:
-        for word, meant in zip(words, values, strict=True):
-            if type(value) is type(word) and value == word:
-                return meant
-        raise ValueError(f"{value!r:.40} is none of {', '.join(map(str, words))}")
-
-    return read
-
-
-def _text(kind: Any) -> Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f"{value!r:.40} is no text")
-        if kind is not Fraction:
-            return _made(lambda: kind.parse(value))
-        # Two whole numbers only: an exponent could require any amount of memory.
-        above, _, below = value.partition("/")
-        return _made(lambda: Fraction(int(above), int(below or 1)))
-
-    return read
-
-
-def _scalar(kind: type[Any]) -> Reader:
-    def read(value: Any) -> Any:
-        # A bool is an int in Python, but here the two are different types.
-        if type(value) is not kind:
-            raise ValueError(f"{value!r:.40} is not of type {kind.__name__}")
+def _object(kind: type[Any], value: Any) -> Any:
+    if type(value) is kind:  # it was passed beside the JSON
         return value
+    if not isinstance(value, dict):
+        raise ValueError(f"{kind.__name__} is no object")
+    given = {}
+    for name, read, required in _entries(cast(Any, kind)):
+        if name in value:
+            given[name] = _at(name, read, value[name])
+        elif required:
+            raise ValueError(f"{name} is missing")
+    return _made(kind, **given)
 
-    return read
+
+def _union(
+    nullable: bool, objects: Mapping[str, Reader], others: Sequence[Reader], value: Any
+) -> Any:
+    if value is None and nullable:
+        return None
+    if objects and isinstance(value, dict):
+        name = value.get(TAG)
+        if not isinstance(name, str) or name not in objects:
+            raise ValueError(f"{name!r:.40} is none of {', '.join(objects)}")
+        return objects[name](value)
+    refusals = []
+    for read in others:
+        try:
+            return read(value)
+        except ValueError as error:
+            refusals.append(str(error))
+    raise ValueError(", and ".join(refusals) or f"{value!r:.40} says not which it is")
+
+
+def _sequence(kind: type[Any], parts: Sequence[Reader], repeated: bool, value: Any) -> Any:
+    if not isinstance(value, list) or not (repeated or len(value) == len(parts)):
+        raise ValueError(f"{value!r:.40} is no list as it should be")
+    if repeated:
+        return kind(map(parts[0], value))
+    return kind(read(item) for read, item in zip(parts, value, strict=True))
+
+
+def _mapping(
+    key_of: Callable[[str], Any], read_key: Reader, read_item: Reader, value: Any
+) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.40} is no object")
+    return {read_key(key_of(key)): _at(key, read_item, item) for key, item in value.items()}
+
+
+def _one_of(words: Sequence[Any], values: Sequence[Any], value: Any) -> Any:
+    """The one of `values` that stands beside the word."""
+    for word, meant in zip(words, values, strict=True):
+        if type(value) is type(word) and value == word:
+            return meant
+    raise ValueError(f"{value!r:.40} is none of {', '.join(map(str, words))}")
+
+
+def _text(make: Callable[[str], Any], value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is no text")
+    return _made(make, value)
+
+
+def _fraction(text: str) -> Fraction:
+    # Two whole numbers only: an exponent could require any amount of memory.
+    above, _, below = text.partition("/")
+    return Fraction(int(above), int(below or 1))
+
+
+def _scalar(kind: type[Any], value: Any) -> Any:
+    # A bool is an int in Python, but here the two are different types.
+    if type(value) is not kind:
+        raise ValueError(f"{value!r:.40} is not of type {kind.__name__}")
+    return value
 
 
 def _float(value: Any) -> float:
     if type(value) is float:
         return value
-    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+    if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     if type(value) is not int:
         raise ValueError(f"{value!r:.40} is no number")
@@ -356,9 +331,9 @@ def _at(place: str, read: Reader, value: Any) -> Any:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _made(make: Callable[[], T]) -> T:
+def _made(make: Callable[..., T], *values: Any, **given: Any) -> T:
     """What `make` returns; a ValueError instead of whatever the class raises."""
     try:
-        return make()
+        return make(*values, **given)
     except (QtuiError, TypeError, ArithmeticError) as error:
         raise ValueError(str(error)) from None

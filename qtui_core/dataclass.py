@@ -29,7 +29,7 @@ else:
             raise TypeError(f"{cls.__qualname__} has fields for the standard dataclass")
         methods = {"__init__": _init_of(made, fields), "__repr__": _repr}
         if frozen:
-            methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+            methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
         if eq:
             names = [f.name for f in fields if f.compare]
             # attrgetter of one name gives no tuple; in a tuple, identical parts are equal (NaN).
@@ -86,9 +86,6 @@ def _hash(self: Any) -> int:
     return hash(self._compared(self))
 
 
-def _refuse_to_set(self: Any, name: str, value: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-
-def _refuse_to_delete(self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _refuse(self: Any, name: str, *value: object) -> None:
+    what = "assign to" if value else "delete"
+    raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")

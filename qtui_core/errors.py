@@ -19,11 +19,6 @@ _NO_MEMORY: Final = re.compile(
 )
 
 
-#: Characters of a message that are told: what it quotes of a file or a library may have any number.
-#: The middle is left out, as the end says what to do.
-_TOLD: Final = 2_000
-
-
 class QtuiError(Exception):
     """Something that the user asked for could not be done. The message is one or two plain
     sentences: what was wrong, with which input, and what to do."""
@@ -31,9 +26,9 @@ class QtuiError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
+        # What it quotes of a file or a library may be of any length; the end says what to do.
         text = super().__str__()
-        half = _TOLD // 2
-        return text if len(text) <= _TOLD else f"{text[: half - 1]}…{text[-half:]}"
+        return text if len(text) <= 2_000 else f"{text[:999]}…{text[-1000:]}"
 
 
 class UsageError(QtuiError):

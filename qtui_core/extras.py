@@ -33,10 +33,8 @@ def require(purpose: str, *libraries: str) -> None:
     absent = [name for name in libraries if find_spec(name.replace("-", "_")) is None]
     if absent:
         are = "is" if len(absent) == 1 else "are"
-        raise MissingLibrary(
-            f"{purpose} takes {phrase(absent)}, which {are} not installed: "
-            f"{install_command(*absent)}."
-        )
+        what = f"{purpose} takes {phrase(absent)}, which {are} not installed"
+        raise MissingLibrary(f"{what}: {install_command(*absent)}.")
 
 
 @contextmanager

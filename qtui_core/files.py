@@ -34,10 +34,8 @@ _IN_A_CACHE: Final = re.compile(r"/(models|datasets|spaces)--[^/]+/(blobs|snapsh
 def without_waiting(path: str, flags: int) -> int:
     """An `opener` of files that are read: a pipe that nobody writes to is empty, and is not waited
     for."""
-    nonblocking = getattr(os, "O_NONBLOCK", 0)  # Windows has none
-    file = os.open(path, flags | nonblocking)
-    if nonblocking:
-        os.set_blocking(file, True)
+    file = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(file, True)
     return file
 
 

@@ -85,7 +85,6 @@ BINARY_UNITS: Final = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 
 #: The least and the most bytes that can be the memory of a GPU; anything else is a typing error.
 _LEAST: Final = 1 << 20
 _MOST: Final = 1 << 50
-_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def parse_memory(text: str) -> int:
@@ -101,7 +100,7 @@ def parse_memory(text: str) -> int:
             "81559MiB."
         )
     unit = match[2] or ("" if "b" in text.lower() else "g")
-    amount = float(match[1]) * (1 << _UNITS[unit])
+    amount = float(match[1]) * BINARY_UNITS[f"{unit}ib" if unit else "b"]
     if not _LEAST <= amount <= _MOST:
         raise UsageError(
             f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "

@@ -20,6 +20,7 @@ from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import Draft, Target, without_waiting
 
 T = TypeVar("T")
+Recording = TypeVar("Recording")
 #: The most bytes of a line that are read: a header with all terms of an estimate has some hundred
 #: kB, and a device may deliver zeros endlessly.
 LONGEST: Final = 16 << 20
@@ -49,23 +50,35 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
             line = file.readline(LONGEST + 1)
 
 
-class LineKinds(Generic[T]):
-    """The kinds of line in one sort of recording.
+@dataclass(frozen=True)
+class LineKinds(Generic[T, Recording]):
+    """The kinds of line in one sort of recording, which is read as far as it can be.
 
-    Args:
+    Attributes:
         kinds: name of a kind -> its dataclass.
         version: the latest schema that this program reads; a line of a class with the field
             `schema_version` may have an earlier one.
+        what: was recorded, as in "a run".
+        first: the class that it begins with, `opening` as sentences call that.
+        make: makes a recording of how it begins, the rest in order, and a sentence on lines that
+            cannot be read or on an end that is missing, which is empty where all is well.
+        over: whether a report is the end of what was recorded.
+        wrong: a sentence on what in a report contradicts itself; empty where nothing does.
     """
 
-    def __init__(self, kinds: Mapping[str, type[Any]], version: int) -> None:
-        self.kinds: Final = kinds
-        self._names: Final = {kind: name for name, kind in kinds.items()}
-        self._version = version
+    kinds: Mapping[str, type[Any]]
+    version: int
+    what: str
+    first: type[Any]
+    opening: str
+    make: Callable[[Any, tuple[Any, ...], str], Recording]
+    over: Callable[[T], bool]
+    wrong: Callable[[T], str]
 
     def to_line(self, event: T) -> str:
         """One line, without its line break."""
-        whole = {"told": self._names[type(event)], **to_plain(event, strict=True)}
+        name = next(name for name, kind in self.kinds.items() if kind is type(event))
+        whole = {"told": name, **to_plain(event, strict=True)}
         return json.dumps(whole, separators=(",", ":"), allow_nan=False)
 
     def from_line(self, line: str | bytes) -> T | None:
@@ -86,10 +99,10 @@ class LineKinds(Generic[T]):
         if kind is None:
             return None
         version = data.get("schema_version")
-        later = isinstance(version, int) and version > self._version
+        later = isinstance(version, int) and version > self.version
         if later and "schema_version" in kind.__dataclass_fields__:
             raise LineError(
-                f"It has schema version {version}, and this program reads up to {self._version}; "
+                f"It has schema version {version}, and this program reads up to {self.version}; "
                 "a newer qtui reads it."
             )
         try:
@@ -99,38 +112,15 @@ class LineKinds(Generic[T]):
             raise LineError(f"{said}: {error.reason}.") from None
         return event
 
-
-@dataclass(frozen=True)
-class RecordingReader(Generic[T]):
-    """Reads recordings of one sort, as far as they can be read.
-
-    Attributes:
-        make: makes a recording of how it begins, the rest in order, and a sentence on lines that
-            cannot be read or on an end that is missing, which is empty where all is well.
-        kinds: of its lines.
-        what: was recorded, as in "a run".
-        first: the class that it begins with, `opening` as sentences call that.
-        over: whether a report is the end of what was recorded.
-        wrong: a sentence on what in a report contradicts itself; empty where nothing does.
-    """
-
-    make: Callable[[Any, tuple[Any, ...], str], T]
-    kinds: LineKinds[Any]
-    what: str
-    first: type[Any]
-    opening: str
-    over: Callable[[Any], bool]
-    wrong: Callable[[Any], str] = lambda event: ""
-
     def begins(self, path: Path | str) -> bool:
         """Whether a file begins as such a recording does. False for one that cannot be read."""
         try:
             with open(path, "rb", opener=without_waiting) as file:
-                return isinstance(self.kinds.from_line(file.readline(LONGEST)), self.first)
+                return isinstance(self.from_line(file.readline(LONGEST)), self.first)
         except (OSError, LineError):
             return False
 
-    def read(self, path: Path | str) -> T:
+    def read(self, path: Path | str) -> Recording:
         """A recording from its file. Raises UsageError for a file that is not there, cannot be
         read, or is no recording."""
         try:
@@ -142,38 +132,38 @@ class RecordingReader(Generic[T]):
         except UsageError as error:
             raise UsageError(f"{str(path)!r} is no recording of {self.what}. {error}") from None
 
-    def parse(self, lines: Iterable[str | bytes]) -> T:
+    def parse(self, lines: Iterable[str | bytes]) -> Recording:
         """A recording from its lines. Raises UsageError where they do not begin as one, or with
         what contradicts itself."""
-        kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        last, line = next(kept, (0, b""))
-        if not last:
+        kept = ((n, *self._checked(line)) for n, line in enumerate(lines, 1) if line.strip())
+        number, first, fault = next(kept, (0, None, ""))
+        if not number:
             raise UsageError("It is empty.")
-        try:
-            first = self.kinds.from_line(line)
-        except LineError as error:
-            raise UsageError(f"Its first line is not {self.opening}: {error}") from None
         if not isinstance(first, self.first):
-            raise UsageError(f"Its first line is not {self.opening}.")
-        if wrong := self.wrong(first):
-            raise UsageError(wrong)
+            why = f": {fault}" if first is None and fault else "."
+            raise UsageError(f"Its first line is not {self.opening}{why}")
+        if fault:
+            raise UsageError(fault)
         events: list[Any] = []
         broken: list[tuple[int, str]] = []
-        for last, line in kept:
-            try:
-                event = self.kinds.from_line(line)
-            except LineError as error:
-                broken.append((last, str(error)))
-                continue
+        for number, event, fault in kept:
             if isinstance(event, self.first):
-                broken.append((last, "A second recording begins there."))
+                broken.append((number, "A second recording begins there."))
                 break
-            if event is not None and (wrong := self.wrong(event)):
-                broken.append((last, wrong))
+            if fault:
+                broken.append((number, fault))
             elif event is not None:  # else it is of a later version
                 events.append(event)
-        complaint = self._complaint(broken, last, any(map(self.over, events)))
+        complaint = self._complaint(broken, number, any(map(self.over, events)))
         return self.make(first, tuple(events), complaint)
+
+    def _checked(self, line: str | bytes) -> tuple[T | None, str]:
+        """The report in a line, and what is wrong with it or with the line."""
+        try:
+            event = self.from_line(line)
+        except LineError as error:
+            return None, str(error)
+        return event, "" if event is None else self.wrong(event)
 
     def _complaint(self, broken: Sequence[tuple[int, str]], last: int, ended: bool) -> str:
         """What is wrong with lines, and with the end."""
@@ -190,24 +180,20 @@ class RecordingReader(Generic[T]):
 
 
 class Recorder(Generic[T]):
-    """Writes a recording, as a `with` block. There is no file before its first line."""
+    """Writes a recording, as a `with` block. There is no file before its first line; `begun` says
+    whether there is one."""
 
     def __init__(self, target: Target, to_line: Callable[[T], str]) -> None:
         """Raises QtuiError if a pipe or a device cannot be opened, which is done at once."""
         self.target = target
+        self.begun = False
         self._to_line = to_line
         self._draft: Draft | None = None
-        self._begun = False
         if target.special:
             try:
                 self._draft = Draft(target)
             except OSError as error:
                 raise target.refusal(error) from error
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is a first line."""
-        return self._begun
 
     def write(self, event: T) -> None:
         """Adds a whole line. Raises OSError if the disk is full or gone, or the file deleted."""
@@ -216,9 +202,9 @@ class Recorder(Generic[T]):
         elif self._draft.deleted:
             raise FileNotFoundError(errno.ENOENT, "the file was deleted")
         self._draft.write(self._to_line(event).encode() + b"\n")
-        if not self._begun:
+        if not self.begun:
             self._draft.keep()
-            self._begun = True
+            self.begun = True
 
     def __enter__(self) -> Self:
         return self

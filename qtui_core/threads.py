@@ -1,5 +1,5 @@
 """How many threads a process of qtui computes with: what `--threads` says, else the cores that it
-may use. Standard library only."""
+may use; and the environment that a child inherits. Standard library only."""
 
 from __future__ import annotations
 
@@ -42,6 +42,24 @@ def limit_libraries(environment: MutableMapping[str, str]) -> None:
             environment.setdefault(name, str(usable_cores()))
 
 
+def child_environment() -> dict[str, str]:
+    """The environment of a child that must import the same qtui, also from a source tree.
+
+    Children are started with `python -P`, which leaves the current directory off their path,
+    because a user's file there may have the name of a library. So a source tree is named
+    explicitly.
+    """
+    import sysconfig  # which only a command with children pays for
+
+    environment = dict(os.environ)
+    limit_libraries(environment)
+    root = str(Path(__file__).resolve().parents[1])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        inherited = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([root, *([inherited] if inherited else [])])
+    return environment
+
+
 def chosen_threads(environment: MutableMapping[str, str] = os.environ) -> int | None:
     """The number that `--threads` or its variable gives, if one does."""
     text = environment.get(VARIABLE, "")
@@ -70,16 +88,16 @@ def _shares(root: Path) -> list[float]:
     """The processor time that each of its control groups allows, in cores; read once, as every
     tensor asks. A container sees its own group as the topmost one."""
     top = root / "sys/fs/cgroup"
-    lines = _text(root / "proc/self/cgroup").splitlines()
+    lines = text_of(root / "proc/self/cgroup").splitlines()
     own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
     groups = [group for group in (top / own, *(top / own).parents) if group.is_relative_to(top)]
-    limits = [_text(group / "cpu.max").split() for group in groups]
-    limits.append([_text(top / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
+    limits = [text_of(group / "cpu.max").split() for group in groups]
+    limits.append([text_of(top / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
     pairs = [pair for pair in limits if len(pair) == 2 and all(map(str.isdecimal, pair))]
     return [int(quota) / int(period) for quota, period in pairs if int(period)]
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

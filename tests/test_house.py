@@ -18,21 +18,21 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3431,
-    "qtui/engine": 6226,
-    "qtui/report": 6438,
+    "qtui/cli": 3427,
+    "qtui/engine": 6210,
+    "qtui/report": 6426,
     "qtui/screen": 7659,
-    "qtui/tui": 20915,
-    "qtui_core/conformance": 1721,
-    "qtui_core/formats, schemes": 2765,
-    "qtui_core/inspection, evaluation": 6198,
-    "qtui_core/lab": 5200,
-    "qtui_core/memory": 16986,
-    "qtui_core/models, loading, packed": 5119,
-    "qtui_core/quant": 6367,
+    "qtui/tui": 20903,
+    "qtui_core/conformance": 1720,
+    "qtui_core/formats, schemes": 2696,
+    "qtui_core/inspection, evaluation": 6194,
+    "qtui_core/lab": 5192,
+    "qtui_core/memory": 16985,
+    "qtui_core/models, loading, packed": 4896,
+    "qtui_core/quant": 6198,
     "qtui_core/roofline": 799,
     "qtui_core/training": 4398,
-    "the rest": 5264,
+    "the rest": 4697,
 }
 
 

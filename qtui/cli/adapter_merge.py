@@ -49,7 +49,7 @@ def report_adapter(
     from qtui_core.inspection.adapters.reading import read_adapter
     from qtui_core.inspection.adapters.survival import survey
     from qtui_core.models import open_model
-    from qtui_core.models.opening_adapter import open_adapter
+    from qtui_core.models.opening import open_adapter
 
     with open_model(model) as base:
         base.require_weights()

@@ -16,7 +16,7 @@ from qtui_core.threads import VARIABLE, limit_threads
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.files import Target
-    from qtui_core.gates.judging import Gates
+    from qtui_core.gates import Gates
 
 Command = Callable[..., Any]
 
@@ -177,7 +177,7 @@ class GateOptions:
     baseline: str | None
 
     def of(self, command: str) -> Gates | None:
-        """The gates, read for a command of `qtui_core.gates.figures`; None without any.
+        """The gates, read for a command of `qtui_core.gates`; None without any.
 
         Call it before the work begins: it raises UsageError for a gate that the command cannot
         hold.
@@ -185,7 +185,7 @@ class GateOptions:
         if not self.fail_if and self.baseline is None:
             return None
         from qtui.report.faces.json_face import SCHEMA_VERSION
-        from qtui_core.gates.reading import read_gates
+        from qtui_core.gates import read_gates
 
         return read_gates(command, self.fail_if, self.baseline, schema_version=SCHEMA_VERSION)
 

@@ -10,7 +10,7 @@ from qtui.cli.progress import progress_on_stderr
 from qtui.ending import say
 from qtui.engine.client import EngineClient, EngineState, Reply
 from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.evaluation.sensitivity.assign import Weighing, assign_schemes, default_budget, weigh

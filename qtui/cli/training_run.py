@@ -13,9 +13,8 @@ from qtui.report.train.conclusion import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
-from qtui_core.live.recording import RunEvent, to_line
 from qtui_core.live.snapshot import Fault, LogMessage, PhaseBegun, RecordingHeader, StepTaken
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunEvent, RunState, after, to_line
 from qtui_core.quantities import format_bytes
 from qtui_core.recorded_lines import Recorder
 from qtui_core.training.run.placement import NoGpu

@@ -48,7 +48,6 @@ class Capture:
         calibration, held_out: the recordings over the two texts; `held_out` is None if the text is
             too short to be split.
         text: the source of the text, in words.
-        note: a sentence if the model did not compute as its weights are stored, else empty.
     """
 
     number: int
@@ -56,7 +55,6 @@ class Capture:
     calibration: ModuleRecord
     held_out: ModuleRecord | None
     text: str
-    note: str
     seconds: float
 
     def sides(self, side: Side) -> tuple[ActivationRecord, ActivationRecord | None]:
@@ -193,7 +191,6 @@ class Captures:
                     calibration=first[module],
                     held_out=None if second is None else second[module],
                     text=_words(text, running.tokenizer),
-                    note=running.loaded.note,
                     seconds=seconds,
                 )
                 self._keep(model, opened, text, found)

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from qtui.engine.child_exit import LINES_KEPT, exit_sentence, read_stderr
 from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import to_line
 from qtui_core.recorded_lines import LONGEST, LineError, LineKinds
+from qtui_core.threads import child_environment
 from qtui_core.training.run.request import Control
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ class RunClient(Generic[T]):
         self,
         command: Sequence[str],
         what: str,
-        kinds: LineKinds[T],
+        kinds: LineKinds[T, Any],
         listener: Callable[[], RunListener[T]],
         log: Path | None,
     ) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from qtui.engine.answers.tensors import Element
 from qtui_core.quant.elements import Segment, elements_of
-from qtui_core.quant.layout import Columns, Whole, group_count, scale_index
+from qtui_core.quant.layout import Columns, Whole, group_count, scale_index, tiles_of
 from qtui_core.quant.levels import levels_at_scale
 from qtui_core.quant.plan import Plan, prepare, round_trip
 from qtui_core.schemes.granularity import (
@@ -77,11 +77,7 @@ def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> E
         levels=tuple(map(float, levels)),
         scale=scale,
         zero_point=zero_point,
-        where=(
-            f"column {column:,}, kept in fp16"
-            if kept
-            else _where(plan, x.shape, (rows, columns), row, column)
-        ),
+        where=(f"column {column:,}, kept in fp16" if kept else _where(plan, x.shape, index)),
     )
 
 
@@ -89,11 +85,14 @@ def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(raw, np.float32)
 
 
-def _where(
-    plan: Plan, full_shape: tuple[int, ...], shape: tuple[int, int], row: int, column: int
-) -> str:
-    """The elements that share the scale, in words."""
-    match plan.scheme.granularity:
+def _where(plan: Plan, shape: tuple[int, ...], index: int) -> str:
+    """The elements that share the scale of an element of the flattened tensor, in words."""
+    granularity = plan.scheme.granularity
+    (rows, columns), (height, width) = tiles_of(granularity, shape)
+    row, column = divmod(index, columns)
+    top, left = row // height * height, column // width * width
+    bottom, right = min(rows, top + height) - 1, min(columns, left + width) - 1
+    match granularity:
         case PerModel():
             return "the whole model"
         case PerTensor():
@@ -103,19 +102,11 @@ def _where(
         case PerColumn():
             return f"column {column:,}"
         case PerToken():
-            at = scale_index(plan.scheme.granularity, full_shape, row, column)
-            return f"token {at:,}"
-        case PerTile(height, width):
-            top, left = row // height * height, column // width * width
-            bottom, right = min(shape[0], top + height) - 1, min(shape[1], left + width) - 1
+            return f"token {row:,}"
+        case PerTile():
             return f"rows {top:,} to {bottom:,}, columns {left:,} to {right:,}"
-        case PerGroup(size):
-            first = column // size * size
-            last = min(shape[1], first + size) - 1
-            return f"row {row:,}, {first:,} to {last:,}"
-        case PerBlock(size):
-            first = (row * shape[1] + column) // size * size
-            last = min(shape[0] * shape[1], first + size) - 1
-            return f"elements {first:,} to {last:,}"
-        case _:
-            return ""
+        case PerGroup():
+            return f"row {row:,}, {left:,} to {right:,}"
+        case PerBlock():
+            return f"elements {left:,} to {right:,}"
+    return ""

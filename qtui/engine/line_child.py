@@ -11,8 +11,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from qtui_core.child_environment import child_environment
 from qtui_core.errors import QtuiError
+from qtui_core.threads import child_environment
 
 #: The last lines of a failed process's output that are shown.
 _LINES: Final = 3

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qtui_core.errors import ModelError
 from qtui_core.job import IDLE, Job
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
-from qtui_core.models.files.arrays import decoder, read_float32
+from qtui_core.models.files.arrays import read_float32, to_float32
 from qtui_core.models.files.local import LocalFile
 
 # Every pass over a remote tensor would transfer its bytes again. So the bytes of the current tensor
@@ -120,7 +120,7 @@ class RemoteRows:
         raw = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         if not raw.nbytes:
             return np.empty((stop - start, row_elements(self.info)), np.float32)
-        return decoder(self.info.dtype)(raw).reshape(stop - start, -1)
+        return to_float32(self.info.dtype, raw).reshape(stop - start, -1)
 
     def _strip(self, index: int) -> memoryview:
         with self._lock:

@@ -194,7 +194,7 @@ def _machine(around: Surroundings) -> Facts:
         pairs.append(("driver", f"{driver.version or 'N/A'}, CUDA up to {cuda}"))
         pairs += [
             (
-                f"GPU {device.index}",
+                f"GPU {device.label}",
                 "does not answer: it was lost, or this user may not ask; `nvidia-smi` says which"
                 if device.name is None and device.memory_total is None
                 else f"{device.name or 'N/A'}, {_bytes(device.memory_used)} used of "

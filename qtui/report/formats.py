@@ -119,7 +119,7 @@ def _tied(row: FormatRow) -> bool:
     other = row.above if (row.error or 0) < 0 else row.below
     if not row.error or other is None or not math.isfinite(other):
         return False
-    return Fraction(other) - Fraction(row.asked) == -row.error
+    return Fraction(other) - Fraction(row.given) == -row.error
 
 
 def _ranges(formats: Sequence[Format]) -> Table:

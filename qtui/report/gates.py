@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui_core.codec import printed
-from qtui_core.gates.judging import GateVerdict
+from qtui_core.gates import GateVerdict
 from qtui_core.quantities import plural
 
 #: The most fallen rows that a table lists; the JSON has all.

@@ -8,7 +8,7 @@ from pathlib import Path
 from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.telemetry.machine import Machine
-from qtui_core.telemetry.readings import Driver, GpuReading
+from qtui_core.telemetry.readings import DeviceReading, Driver
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Surroundings:
     terminal: Terminal
     machine: Machine
     driver: Driver | None
-    devices: tuple[GpuReading, ...]
+    devices: tuple[DeviceReading, ...]
     versions: Mapping[str, str | None]
     files: Files
 

@@ -1,4 +1,1 @@
-"""Activations of a model: captured, observed and quantized.
-
-`capture` runs the model and needs torch and transformers. The others need only numpy.
-"""
+"""Activations of a model: captured (with torch and transformers), observed and quantized."""

@@ -1,7 +1,7 @@
 """What is kept of the values that flow through a module, and the ranges made from it.
 
-An `Observer` sees every token and keeps a few numbers per channel and one histogram. A range rule
-(`MinMax`, `Percentile`) turns what was observed into the range of a fixed scale.
+Of every token a few numbers per channel and one histogram are kept, which a range rule turns into
+the range of a fixed scale.
 """
 
 from __future__ import annotations
@@ -30,85 +30,57 @@ _HALF = BINS // 2
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
 class Observed:
-    """What was observed of activations `[tokens, features]`. Numbers are over the finite elements;
-    None if there are none.
+    """What was observed of activations `[tokens, features]`, one batch at a time. Numbers are over
+    the finite elements; None if there are none.
 
     Attributes:
         tokens, features: how many.
         nonfinite: NaN and infinities.
         min, max: of all elements.
         channel_absmax: float32 `[features]`, the largest magnitude in each channel.
-        second_moment: float64 `[features]`, the mean square of each channel over the tokens,
-            E[x_j^2]; a NaN or infinity counts as 0.
         counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in ascending
-            order of values; None if no histogram was asked for.
+            order of values.
     """
 
-    tokens: int
-    features: int
-    nonfinite: int
-    min: float | None
-    max: float | None
-    channel_absmax: Float32
-    second_moment: Float64
-    counts: Int64 | None
-
-
-class Observer:
-    """Observes the inputs or outputs of one module, one batch at a time.
-
-    `histogram` costs 4 MiB; percentiles need it.
-    """
-
-    def __init__(self, features: int, *, histogram: bool = True) -> None:
-        self._tokens = 0
-        self._nonfinite = 0
-        self._low, self._high = np.inf, -np.inf
-        self._absmax = np.zeros(features, np.float32)
+    def __init__(self, features: int) -> None:
+        self.tokens, self.features, self.nonfinite = 0, features, 0
+        self.min: float | None = None
+        self.max: float | None = None
+        self.channel_absmax = np.zeros(features, np.float32)
+        self.counts = np.zeros(BINS, np.int64)
         self._squares = np.zeros(features, np.float64)
-        self._counts = np.zeros(BINS, np.int64) if histogram else None
+
+    @property
+    def second_moment(self) -> Float64:
+        """float64 `[features]`, the mean square of each channel over the tokens, E[x_j^2]; a NaN
+        or infinity counts as 0."""
+        return self._squares / max(1, self.tokens)
 
     def add(self, x: Float32) -> None:
         """Adds tokens, float32 `[tokens, features]`."""
         finite = np.isfinite(x)
         missing = x.size - int(np.count_nonzero(finite))
         values = x[finite] if missing else x.reshape(-1)
-        self._tokens += x.shape[0]
-        self._nonfinite += missing
+        self.tokens += x.shape[0]
+        self.nonfinite += missing
         if not values.size:
             return
-        self._low = min(self._low, float(values.min()))
-        self._high = max(self._high, float(values.max()))
+        low, high = float(values.min()), float(values.max())
+        self.min = low if self.min is None else min(self.min, low)
+        self.max = high if self.max is None else max(self.max, high)
         self._count(values)
         x = np.where(finite, x, np.float32(0)) if missing else x
-        np.maximum(self._absmax, np.abs(x).max(axis=0), out=self._absmax)
+        np.maximum(self.channel_absmax, np.abs(x).max(axis=0), out=self.channel_absmax)
         self._squares += np.einsum("ij,ij->j", x, x, dtype=np.float64)
 
     def _count(self, values: Float32) -> None:
-        if self._counts is None:
-            return
         for start in range(0, values.size, _PIECE):
             words = np.ascontiguousarray(values[start : start + _PIECE]).view(np.uint32)
             bins = (words >> _DROPPED_BITS).astype(np.int64)
             # Reorders sign and magnitude by value: -inf comes first, -0 just below 0.
             bins = np.where(bins < _HALF, bins + _HALF, BINS - 1 - bins)
-            self._counts += np.bincount(bins, minlength=BINS)
-
-    def observed(self) -> Observed:
-        """What was observed so far."""
-        anything = self._low <= self._high
-        return Observed(
-            tokens=self._tokens,
-            features=self._absmax.size,
-            nonfinite=self._nonfinite,
-            min=self._low if anything else None,
-            max=self._high if anything else None,
-            channel_absmax=self._absmax.copy(),
-            second_moment=self._squares / max(1, self._tokens),
-            counts=None if self._counts is None else self._counts.copy(),
-        )
+            self.counts += np.bincount(bins, minlength=BINS)
 
 
 @dataclass(frozen=True)
@@ -130,15 +102,13 @@ class RangeRule:
 
     def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
         """The range (low, high); (-a, a) if `symmetric`. Raises UsageError if no finite value was
-        observed; ValueError for a percentile of what has no histogram."""
+        observed."""
         if observed.min is None or observed.max is None:
             raise UsageError("No finite value was seen, so there is no range.")
         if self.percent is None:
             low, high = observed.min, observed.max
             return (-max(-low, high), max(-low, high)) if symmetric else (low, high)
         counts = observed.counts
-        if counts is None:
-            raise ValueError("Percentiles need a histogram, and none was kept.")
         total = int(counts.sum())
         if symmetric:
             magnitudes = counts[_HALF:] + counts[:_HALF][::-1]
@@ -162,51 +132,37 @@ def _value(position: int) -> float:
     return float(np.array([code << _DROPPED_BITS], np.uint32).view(np.float32)[0])
 
 
-class EvenSample:
-    """Keeps every row until `capacity` would be exceeded, then every second, then every fourth, and
-    so on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number
-    of rows need not be known."""
-
-    def __init__(self, features: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.stride = 1
-        self._features = features
-        self._seen = 0
-        self._parts: list[Float32] = []
-
-    def add(self, x: Float32) -> None:
-        """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
-        if not self.capacity:
-            return
-        while True:
-            part = x[-self._seen % self.stride :: self.stride]
-            if sum(map(len, self._parts)) + len(part) <= self.capacity:
-                break
-            self._parts = [self.rows()[::2].copy()]
-            self.stride *= 2
-        self._parts.append(part.copy())
-        self._seen += x.shape[0]
-
-    def rows(self) -> Float32:
-        """The kept rows in order, float32 `[kept, features]`."""
-        if not self._parts:
-            return np.empty((0, self._features), np.float32)
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0]
-
-
-@dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """The inputs or the outputs of a module over one text.
+    """The inputs or the outputs of a module over one text: `observed` over all tokens, and rows of
+    evenly spaced tokens, of `keep_bytes` at most.
 
-    Attributes:
-        observed: over all tokens.
-        rows: float32 `[kept, features]`, of evenly spaced tokens.
+    Every row is kept until there would be too many, then every second, then every fourth, and so
+    on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number of
+    rows need not be known.
     """
 
-    observed: Observed
-    rows: Float32
+    def __init__(self, features: int, keep_bytes: int) -> None:
+        self.observed = Observed(features)
+        self.stride = 1
+        self._capacity = keep_bytes // (4 * features)
+        self._parts = [np.empty((0, features), np.float32)]
+
+    def add(self, x: Float32) -> None:
+        """Adds tokens, float32 `[tokens, features]`, and copies those that it keeps."""
+        while True:
+            part = x[-self.observed.tokens % self.stride :: self.stride]
+            if sum(map(len, self._parts)) + len(part) <= self._capacity:
+                break
+            self._parts = [self.rows[::2].copy()]
+            self.stride *= 2
+        self._parts.append(part.copy())
+        self.observed.add(x)
+
+    @property
+    def rows(self) -> Float32:
+        """The kept rows in order, float32 `[kept, features]`."""
+        self._parts = [np.concatenate(self._parts)] if self._parts[1:] else self._parts
+        return self._parts[0]
 
     @property
     def whole(self) -> bool:

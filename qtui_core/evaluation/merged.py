@@ -30,7 +30,7 @@ from qtui_core.inspection.adapters.survival import (
 )
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.models import ModelSource, TensorInfo
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.opening import open_adapter
 from qtui_core.quant.elements import ArrayRows, Float32
 from qtui_core.quantities import plural
 from qtui_core.schemes.scheme import Scheme

@@ -12,7 +12,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.figures import FIGURES, TOKEN_SCORES, TokenScore
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.quantities import plural
-from qtui_core.recorded_lines import LineKinds, RecordingReader
+from qtui_core.recorded_lines import LineKinds
 
 SCHEMA_VERSION: Final = 1
 
@@ -197,15 +197,6 @@ class Evaluation:
 
 EvaluationEvent = EvaluationBegun | PartScored | Evaluation
 
-EVALUATION_LINES: Final = LineKinds[EvaluationEvent](
-    {
-        "evaluation begun": EvaluationBegun,
-        "evaluation part": PartScored,
-        "evaluation result": Evaluation,
-    },
-    SCHEMA_VERSION,
-)
-
 
 @dataclass(frozen=True)
 class EvaluationRecording:
@@ -246,14 +237,19 @@ def _out_of_place(event: EvaluationEvent) -> str:
     return ""
 
 
-_READER: Final = RecordingReader(
-    _recording,
-    EVALUATION_LINES,
+EVALUATION_LINES: Final = LineKinds[EvaluationEvent, EvaluationRecording](
+    {
+        "evaluation begun": EvaluationBegun,
+        "evaluation part": PartScored,
+        "evaluation result": Evaluation,
+    },
+    SCHEMA_VERSION,
     "an evaluation",
     EvaluationBegun,
     "the beginning of one",
+    _recording,
     over=lambda event: isinstance(event, Evaluation) and event.ended == "done",
     wrong=_out_of_place,
 )
-is_evaluation_recording: Final = _READER.begins
-read_evaluation_recording: Final = _READER.read
+is_evaluation_recording: Final = EVALUATION_LINES.begins
+read_evaluation_recording: Final = EVALUATION_LINES.read

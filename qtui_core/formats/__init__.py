@@ -23,6 +23,7 @@ from qtui_core.formats.catalog import (
     INT16,
     MXINT8,
     TF32,
+    float_format,
     get_format,
 )
 from qtui_core.formats.decimals import exact_fraction_text, format_exact, format_rounded

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from qtui_core.errors import UsageError
 from qtui_core.formats.catalog import FP16, FP64
-from qtui_core.formats.rounding import Rounding, check_random_bits, rounds_toward_zero
+from qtui_core.formats.rounding import Rounding, rounds_toward_zero
 from qtui_core.formats.scalar import decode
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
 
@@ -29,106 +28,54 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
 
 @np.errstate(all="ignore")
 def encode_array(
-    fmt: Format,
+    fmt: FloatFormat,
     values: ArrayLike,
     rounding: Rounding = Rounding.NEAREST_EVEN,
     saturate: bool | None = None,
-    random_bits: NDArray[Any] | None = None,
-    random_bit_count: int = 0,
+    draw: tuple[NDArray[Any], int] | None = None,
 ) -> NDArray[Any]:
     """The codes of `values` (floats of any width up to 64 bits, any shape), in the same shape.
 
-    Each is what scalar.encode gives; `random_bits` are unsigned integers of the shape of `values`
-    below 2^random_bit_count, for STOCHASTIC only. Raises UsageError where the format has no code
-    for a value, ValueError for unusable random bits.
+    STOCHASTIC takes `draw`: random unsigned integers of the shape of `values`, and their bits. NaN
+    becomes 0 if the format has none.
     """
-    check_random_bits(rounding, 0, random_bit_count)
     x = np.asarray(values, np.float64)
-    size, negative, nan = np.abs(x), np.signbit(x), np.isnan(x)
-    saturate = fmt.saturates if saturate is None else saturate
-    if not fmt.has_nan and nan.any():
-        raise UsageError(
-            f"{fmt.title} has no NaN, and {nan.sum():,} of {x.size:,} values are NaN. Replace them "
-            f"before casting to {fmt.title}."
-        )
-    if isinstance(fmt, IntFormat):
-        if not saturate and np.isinf(x).any():
-            raise UsageError(
-                f"{fmt.title} has no infinity to wrap. Saturate, or replace the infinity first."
-            )
-        # fmod is exact and removes whole multiples of the range.
-        size = size if saturate else np.fmod(size, float(fmt.code_count * fmt.step))
-        steps = np.ldexp(size, fmt.fraction_bits)
-        below = np.floor(np.minimum(steps, fmt.code_count))
-        code = below.astype(np.int64)
-    else:
-        exponent = np.frexp(np.where(np.isfinite(x) & (x != 0), size, 2.0**-1074))[1] - 1
-        if fmt.zero_exponent_is_subnormal:
-            exponent = np.maximum(exponent, fmt.min_exponent)
-        steps = np.ldexp(size, fmt.mantissa_bits - exponent)
-        below = np.floor(np.where(np.isfinite(x), steps, 0))
-        code = ((exponent.astype(np.int64) + fmt.bias - 1) << fmt.mantissa_bits) + below.astype(int)
-    fraction = np.where(np.isfinite(steps), steps - below, 0)
-    code += _moves_away(fmt, rounding, code, fraction, negative, random_bits, random_bit_count)
-    if isinstance(fmt, IntFormat):
-        code = np.where(negative, -code, code)
-        if saturate:
-            code = np.clip(code, int(fmt.min / fmt.step), int(fmt.max / fmt.step))
-        return (code & (fmt.code_count - 1)).astype(code_dtype(fmt))
-    return _end_range(fmt, rounding, saturate, x, code).astype(code_dtype(fmt))
-
-
-def _moves_away(
-    fmt: Format,
-    rounding: Rounding,
-    code: NDArray[Any],
-    fraction: Float64,
-    negative: NDArray[np.bool_],
-    random_bits: NDArray[Any] | None,
-    count: int,
-) -> NDArray[np.bool_]:
-    """`rounding.moves_away_from_zero` of each element."""
-    moves: NDArray[np.bool_]
+    size, finite = np.abs(x), np.isfinite(x)
+    exponent = np.frexp(np.where(finite & (x != 0), size, 2.0**-1074))[1].astype(np.int64) - 1
+    if fmt.zero_exponent_is_subnormal:
+        exponent = np.maximum(exponent, fmt.min_exponent)
+    steps = np.where(finite, np.ldexp(size, fmt.mantissa_bits - exponent), 0)
+    below = np.floor(steps)
+    code = ((exponent + fmt.bias - 1) << fmt.mantissa_bits) + below.astype(np.int64)
+    fraction: Float64 = steps - below
+    negative = np.signbit(x)
+    stays = np.where(negative, *(rounds_toward_zero(rounding, sign) for sign in (True, False)))
     match rounding:
         case Rounding.NEAREST_EVEN:
             odd = code & 1 != 0
-            if isinstance(fmt, FloatFormat) and not fmt.mantissa_bits:  # the hidden bit is the last
+            if not fmt.mantissa_bits:  # the hidden bit is the last
                 odd = code != 0 if fmt.has_zero else np.ones(code.shape, bool)
-            moves = (fraction > 0.5) | ((fraction == 0.5) & odd)
+            code += (fraction > 0.5) | ((fraction == 0.5) & odd)
         case Rounding.NEAREST_AWAY:
-            moves = fraction >= 0.5
+            code += fraction >= 0.5
         case Rounding.STOCHASTIC:
-            if random_bits is None or random_bits.shape != code.shape:
-                given = "none" if random_bits is None else f"shape {random_bits.shape}"
-                raise ValueError(f"random bits of shape {code.shape} are needed, got {given}")
-            if random_bits.size and (random_bits.min() < 0 or random_bits.max() >= 1 << count):
-                raise ValueError(f"the random bits are not numbers of {count} bits")
-            moves = np.floor(np.ldexp(fraction, count)) + random_bits >= 2.0**count
+            assert draw is not None
+            code += np.floor(np.ldexp(fraction, draw[1])) + draw[0] >= 2.0 ** draw[1]
         case _:
-            down, up = (rounds_toward_zero(rounding, sign) for sign in (True, False))
-            moves = (fraction > 0) & ~np.where(negative, down, up)
-    return moves
+            code += (fraction > 0) & ~stays
 
-
-def _end_range(
-    fmt: FloatFormat, rounding: Rounding, saturate: bool, x: Float64, code: NDArray[np.int64]
-) -> NDArray[Any]:
-    """Codes with their sign, where the range has ended those of its end, infinity or NaN."""
-    negative, nan_code = np.signbit(x), fmt.nan_code or 0
-    saturate = saturate or fmt.specials is Specials.FINITE
+    saturate = fmt.saturates if saturate is None else saturate
+    nan_code = fmt.nan_code or 0
     beyond = nan_code if fmt.infinity_code is None else fmt.infinity_code
-    stays = [rounds_toward_zero(rounding, sign) for sign in (True, False)]
-    last = saturate | (np.where(negative, *stays) & np.isfinite(x))
+    last = saturate | (fmt.specials is Specials.FINITE) | (stays & finite)
     over = (code > fmt.max_code) | np.isinf(x)
     code = np.where(over, np.where(last, fmt.max_code, beyond), np.maximum(code, 0))
-    nan = np.isnan(x)
-    if not fmt.signed:
-        nan = nan | (x < 0)
     if not fmt.has_zero:
         code = np.where(x == 0, 0 if saturate else nan_code, code)
+    nan = np.isnan(x) | (False if fmt.signed else x < 0)
     code = np.where(nan, nan_code, code).astype(np.uint64)
-    signed = negative & (code != 0) if not fmt.has_negative_zero else negative
-    return code | np.where(signed, np.uint64(fmt.sign_bit), np.uint64(0))
+    signed = negative & ((code != 0) | fmt.has_negative_zero)
+    return (code | np.where(signed, np.uint64(fmt.sign_bit), np.uint64(0))).astype(code_dtype(fmt))
 
 
 def decode_array(fmt: Format, codes: ArrayLike, dtype: DTypeLike = np.float64) -> NDArray[Any]:

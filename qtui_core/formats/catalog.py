@@ -105,3 +105,10 @@ def get_format(name: str) -> Format:
     if fmt is None:
         raise UsageError(f"There is no format {name!r}. Known formats: {', '.join(FORMATS)}.")
     return fmt
+
+
+def float_format(name: str) -> FloatFormat:
+    """The same for the name of a float."""
+    fmt = get_format(name)
+    assert isinstance(fmt, FloatFormat)
+    return fmt

@@ -13,8 +13,7 @@ from typing import Final
 
 from qtui_core.codec import CodecError
 from qtui_core.dataclass import dataclass
-from qtui_core.formats.catalog import FORMATS
-from qtui_core.formats.spec import FloatFormat
+from qtui_core.formats.catalog import float_format
 
 #: Values of the exponent field of float32, and what is taken from it. Field 0 is zero and what is
 #: below the normal numbers, field 255 is infinite or NaN.
@@ -94,9 +93,3 @@ def best_scale(format_name: str, largest: float, room: float = HEADROOM) -> int 
     if not largest > 0:
         return None
     return math.floor(math.log2(float(float_format(format_name).max) / (room * largest)))
-
-
-def float_format(name: str) -> FloatFormat:
-    fmt = FORMATS[name]
-    assert isinstance(fmt, FloatFormat)
-    return fmt

@@ -28,16 +28,16 @@ def summarize(rows: Rows) -> str:
     """
     if not rows:
         return ""
-    asked = rows[0].asked
-    if not is_finite(asked):
-        return _of_special(asked, rows)
+    given = rows[0].given
+    if not is_finite(given):
+        return _of_special(given, rows)
     # A format without a sign or a zero is a scale format. Numbers that it was not made for get a
     # sentence of their own.
-    lacks = "zero" if asked == 0 else "sign"
+    lacks = "zero" if given == 0 else "sign"
     aside = [
         r
         for r in rows
-        if (not r.format.has_zero if asked == 0 else asked < 0 and not r.format.signed)
+        if (not r.format.has_zero if given == 0 else given < 0 and not r.format.signed)
     ]
     others = [r for r in rows if r not in aside]
     notes = " ".join(
@@ -46,9 +46,9 @@ def summarize(rows: Rows) -> str:
         for r in aside
     )
     if not others:
-        return f"{format_exact(asked, 8)}: {notes}"
-    negative_zero = isinstance(asked, float)
-    said = _of_special(asked, others) if negative_zero else _of_number(others, aside)
+        return f"{format_exact(given, 8)}: {notes}"
+    negative_zero = isinstance(given, float)
+    said = _of_special(given, others) if negative_zero else _of_number(others, aside)
     return f"{said} {notes}".rstrip()
 
 
@@ -108,11 +108,11 @@ _BECOMES = {
 }
 
 
-def _of_special(asked: Exact, rows: Rows) -> str:
+def _of_special(given: Exact, rows: Rows) -> str:
     """The sentence about NaN, an infinity or -0."""
     fates: dict[str, list[FormatRow]] = {name: [] for name in _BECOMES}
     for row in rows:
-        fates[_special_fate(asked, row)].append(row)
+        fates[_special_fate(given, row)].append(row)
     parts = [
         f"{names(those, rows)} {_BECOMES[fate][len(those) > 1]}".format(
             shown_value(those[0]), those[0].format.title
@@ -120,18 +120,18 @@ def _of_special(asked: Exact, rows: Rows) -> str:
         for fate, those in fates.items()
         if those
     ]
-    advice = " Find where it comes from before casting." if asked != 0 else ""
-    return f"{format_exact(asked)}: {'; '.join(parts)}.{advice}"
+    advice = " Find where it comes from before casting." if given != 0 else ""
+    return f"{format_exact(given)}: {'; '.join(parts)}.{advice}"
 
 
-def _special_fate(asked: Exact, row: FormatRow) -> str:
+def _special_fate(given: Exact, row: FormatRow) -> str:
     if row.value is None:
         return "none"
-    if asked == 0:
+    if given == 0:
         return "kept" if is_negative(row.value) else "sign"
     if is_finite(row.value):
         return "cut"
-    return "kept" if row.value == asked or asked != asked else "lost"
+    return "kept" if row.value == given or given != given else "lost"
 
 
 NOTHING_LOST = ": nothing is lost on this value."
@@ -140,15 +140,15 @@ NOTHING_LOST = ": nothing is lost on this value."
 def _of_number(rows: Rows, aside: Rows) -> str:
     """The sentence about a finite number. `rows` are those of the table without `aside`: formats
     that a statement about every format leaves out."""
-    asked = Fraction(rows[0].asked)
+    given = Fraction(rows[0].given)
     fates: dict[str, list[FormatRow]] = {name: [] for name in ("exact", *CLAUSES, "rounded")}
     for row in rows:
-        fates[_fate(asked, row)].append(row)
-    number, exact = format_exact(asked, 8), fates["exact"]
+        fates[_fate(given, row)].append(row)
+    number, exact = format_exact(given, 8), fates["exact"]
     if len(exact) == len(rows):
         return f"{number} is exact in {_all(rows, aside)}{'.' if aside else NOTHING_LOST}"
     worst = next((name for name in CLAUSES if fates[name]), None)
-    clause = CLAUSES[worst](asked, fates[worst], rows) if worst else _in_range(fates, rows, aside)
+    clause = CLAUSES[worst](given, fates[worst], rows) if worst else _in_range(fates, rows, aside)
     head, joint = _head(number, exact, rows), ";"
     if len(rows) == 1 and rows[0].outcome is not FormatOutcome.ROUNDED:
         head, joint = number, ":"
@@ -160,13 +160,13 @@ def _of_number(rows: Rows, aside: Rows) -> str:
     return f"{head}{joint} {clause}."
 
 
-def _fate(asked: Fraction, row: FormatRow) -> str:
+def _fate(given: Fraction, row: FormatRow) -> str:
     """What a format made of a number.
 
     exact. high: out of range, cut to the end, infinite, NaN or wrapped. zeroed. lifted: below the
     smallest positive number, became that or one farther from zero. beyond: past the end by at most
     half a step. subnormal: below the smallest normal number. rounded: with all the bits."""
-    fmt, size, outcome = row.format, abs(asked), row.outcome
+    fmt, size, outcome = row.format, abs(given), row.outcome
     if outcome is FormatOutcome.EXACT:
         return "exact"
     if outcome is FormatOutcome.UNDERFLOW:
@@ -175,7 +175,7 @@ def _fate(asked: Fraction, row: FormatRow) -> str:
         return "lifted"
     if outcome is not FormatOutcome.ROUNDED:
         return "high"
-    if not fmt.min <= asked <= fmt.max:
+    if not fmt.min <= given <= fmt.max:
         return "beyond"
     return "subnormal" if isinstance(fmt, FloatFormat) and size < fmt.min_normal else "rounded"
 
@@ -216,17 +216,17 @@ def _led_by(first: FormatRow, rows: Rows) -> Rows:
     return sorted(rows, key=lambda r: r is not first)
 
 
-def _end(asked: Fraction, fmt: Format) -> Fraction:
-    return fmt.max if asked > 0 else fmt.min
+def _end(given: Fraction, fmt: Format) -> Fraction:
+    return fmt.max if given > 0 else fmt.min
 
 
-def _widest(asked: Fraction, rows: Rows) -> FormatRow:
-    return max(_by_themselves(rows), key=lambda r: abs(_end(asked, r.format)))
+def _widest(given: Fraction, rows: Rows) -> FormatRow:
+    return max(_by_themselves(rows), key=lambda r: abs(_end(given, r.format)))
 
 
-def _too_large(asked: Fraction, high: Rows, rows: Rows) -> str:
-    first = _widest(asked, high)  # it needs the least scaling
-    end, title = _end(asked, first.format), first.format.title
+def _too_large(given: Fraction, high: Rows, rows: Rows) -> str:
+    first = _widest(given, high)  # it needs the least scaling
+    end, title = _end(given, first.format), first.format.title
     became = "cuts it off there"
     if first.outcome is not FormatOutcome.SATURATED:
         wraps = isinstance(first.format, IntFormat)
@@ -237,8 +237,8 @@ def _too_large(asked: Fraction, high: Rows, rows: Rows) -> str:
     )
     if not end:
         return text
-    scale = max(floor_log2(asked / end), 0)
-    scale += Fraction(2) ** scale * abs(end) < abs(asked)
+    scale = max(floor_log2(given / end), 0)
+    scale += Fraction(2) ** scale * abs(end) < abs(given)
     return f"{text}, so divide by {power_text(scale)} or more before casting to {title}"
 
 
@@ -246,13 +246,13 @@ def _too_small(says: Callable[[FormatRow, Rows], str]) -> Callable[[Fraction, Ro
     """A clause about formats whose numbers are too coarse, which ends with the power of two that
     brings the number among those with all significant bits."""
 
-    def clause(asked: Fraction, low: Rows, rows: Rows) -> str:
+    def clause(given: Fraction, low: Rows, rows: Rows) -> str:
         def full(row: FormatRow) -> Fraction:
             return row.format.step if isinstance(row.format, IntFormat) else row.format.min_normal
 
         first = min(_by_themselves(low), key=lambda r: (r.format.min_positive, full(r)))
-        scale = floor_log2(full(first) / abs(asked))
-        scale += Fraction(2) ** scale * abs(asked) < full(first)
+        scale = floor_log2(full(first) / abs(given))
+        scale += Fraction(2) ** scale * abs(given) < full(first)
         return (
             f"{names(_led_by(first, low), rows)} {says(first, low)}, so multiply by "
             f"{power_text(scale)} or more before casting to {first.format.title}"
@@ -261,11 +261,11 @@ def _too_small(says: Callable[[FormatRow, Rows], str]) -> Callable[[Fraction, Ro
     return clause
 
 
-def _past_the_end(asked: Fraction, beyond: Rows, rows: Rows) -> str:
-    first = _widest(asked, beyond)
+def _past_the_end(given: Fraction, beyond: Rows, rows: Rows) -> str:
+    first = _widest(given, beyond)
     return (
         f"it is half a step or less beyond the end of {names(_led_by(first, beyond), rows)} "
-        f"({first.format.title} ends at {format_rounded(_end(asked, first.format), 5)})"
+        f"({first.format.title} ends at {format_rounded(_end(given, first.format), 5)})"
     )
 
 

@@ -41,8 +41,8 @@ class FormatRow:
     `kind` are None and the texts are empty."""
 
     format: Format
-    #: The value that was asked for.
-    asked: Exact
+    #: The value that was given.
+    given: Exact
     outcome: FormatOutcome
     code: int | None = None
     #: The bits of each field, high to low. Integers: the sign bit, "", the rest.
@@ -54,9 +54,9 @@ class FormatRow:
     decoded: Decoded | None = None
     value: Exact | None = None
     kind: Kind | None = None
-    #: `value` less `asked`; None unless both are finite.
+    #: `value` less `given`; None unless both are finite.
     error: Fraction | None = None
-    #: `error` / |`asked`|; None also where `asked` is 0.
+    #: `error` / |`given`|; None also where `given` is 0.
     relative_error: Fraction | None = None
     #: Weight of the last mantissa bit; None for infinity and NaN.
     ulp: Fraction | None = None
@@ -78,41 +78,41 @@ def describe_value(
     `saturate` None takes each format's own default. STOCHASTIC uses `random_bits`, or the middle
     draw where none is given.
     """
-    asked = exact(value)
+    given = exact(value)
     if random_bits is None:
         random_bits = 1 << (random_bit_count - 1)
     draw = (random_bits, random_bit_count) if rounding is Rounding.STOCHASTIC else (0, 0)
     rows = []
     for fmt in FORMATS.values() if formats is None else formats:
         try:
-            code = encode(fmt, asked, rounding, saturate, *draw)
+            code = encode(fmt, given, rounding, saturate, *draw)
         except UsageError:
             # That a format has no code for the value is an answer, too.
-            rows.append(FormatRow(fmt, asked, FormatOutcome.NOT_REPRESENTABLE))
+            rows.append(FormatRow(fmt, given, FormatOutcome.NOT_REPRESENTABLE))
             continue
-        rows.append(describe_code(fmt, code, asked))
+        rows.append(describe_code(fmt, code, given))
     return tuple(rows)
 
 
-def describe_code(fmt: Format, code: int, asked: Exact | None = None) -> FormatRow:
-    """The row of one code, compared with the value `asked` (by default the code's own value).
+def describe_code(fmt: Format, code: int, given: Exact | None = None) -> FormatRow:
+    """The row of one code, compared with the value `given` (by default the code's own value).
 
     Raises ValueError if the code has more bits than the format.
     """
     decoded = decode(fmt, code)
     value = decoded.value
-    if asked is None:
-        asked = value
+    if given is None:
+        given = value
     error = relative = None
-    if is_finite(asked) and is_finite(value):
-        error = Fraction(value) - Fraction(asked)
-        relative = error / abs(Fraction(asked)) if asked else None
+    if is_finite(given) and is_finite(value):
+        error = Fraction(value) - Fraction(given)
+        relative = error / abs(Fraction(given)) if given else None
     above, below = next_code_up(fmt, code), next_code_down(fmt, code)
     sign, exponent, mantissa = split_bits(fmt, code)
     return FormatRow(
         format=fmt,
-        asked=asked,
-        outcome=_outcome(fmt, asked, value),
+        given=given,
+        outcome=_outcome(fmt, given, value),
         code=code,
         sign_bits=sign,
         exponent_bits=exponent,
@@ -144,19 +144,19 @@ def split_bits(fmt: Format, code: int) -> tuple[str, str, str]:
     return bits[:sign_width], bits[sign_width:cut], bits[cut:]
 
 
-def _outcome(fmt: Format, asked: Exact, value: Exact) -> FormatOutcome:
-    if value == asked or (isinstance(asked, float) and math.isnan(asked)):
+def _outcome(fmt: Format, given: Exact, value: Exact) -> FormatOutcome:
+    if value == given or (isinstance(given, float) and math.isnan(given)):
         return FormatOutcome.EXACT
     if not is_finite(value):
         return (
-            FormatOutcome.OVERFLOW if fmt.has_zero or asked > 0 else FormatOutcome.NOT_REPRESENTABLE
+            FormatOutcome.OVERFLOW if fmt.has_zero or given > 0 else FormatOutcome.NOT_REPRESENTABLE
         )
-    if asked > fmt.max or asked < fmt.min:
-        end = fmt.max if asked > fmt.max else fmt.min
+    if given > fmt.max or given < fmt.min:
+        end = fmt.max if given > fmt.max else fmt.min
         if value != end:
             return FormatOutcome.OVERFLOW
         # A value within half a step of the end counts as rounded, not as out of range.
         step = ulp(fmt, encode(fmt, end))
-        near = step is not None and is_finite(asked) and abs(Fraction(asked) - end) <= step / 2
+        near = step is not None and is_finite(given) and abs(Fraction(given) - end) <= step / 2
         return FormatOutcome.ROUNDED if near else FormatOutcome.SATURATED
     return FormatOutcome.UNDERFLOW if value == 0 else FormatOutcome.ROUNDED

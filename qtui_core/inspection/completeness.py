@@ -18,8 +18,8 @@ from qtui_core.inspection.report import Completeness, Misshapen
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters
 from qtui_core.models import ModelSource, Role
-from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import listed, named, printable, quoted
+from qtui_core.models.recognise import name_of_weight
 from qtui_core.quantities import plural
 
 Sizes = tuple[int, ...]

@@ -22,21 +22,10 @@ from qtui_core.lab.results import (
     Picture,
     StepProgress,
 )
-from qtui_core.recorded_lines import LineKinds, RecordingReader
+from qtui_core.recorded_lines import LineKinds
 
 #: Numbers of pictures are below this, and zero or above its inverse.
 _LARGEST: Final = 1e100
-
-LAB_LINES: Final = LineKinds[LabEvent](
-    {
-        "lab begun": LabBegun,
-        "lab step": StepProgress,
-        "lab job": JobDone,
-        "lab result": LabResult,
-        "lab fault": LabFault,
-    },
-    SCHEMA_VERSION,
-)
 
 
 @dataclass(frozen=True)
@@ -96,17 +85,24 @@ def _numbers(part: Any) -> Iterator[float]:
         yield from chain.from_iterable(map(_numbers, part))
 
 
-_READER: Final = RecordingReader(
-    LabRecording,
-    LAB_LINES,
+LAB_LINES: Final = LineKinds[LabEvent, LabRecording](
+    {
+        "lab begun": LabBegun,
+        "lab step": StepProgress,
+        "lab job": JobDone,
+        "lab result": LabResult,
+        "lab fault": LabFault,
+    },
+    SCHEMA_VERSION,
     "an experiment",
     LabBegun,
     "the beginning of one",
+    LabRecording,
     over=lambda event: (
         isinstance(event, LabFault) or (isinstance(event, LabResult) and bool(event.ended))
     ),
     wrong=_wrong,
 )
-is_lab_recording: Final = _READER.begins
-read_lab_recording: Final = _READER.read
-parse_lab_recording: Final = _READER.parse
+is_lab_recording: Final = LAB_LINES.begins
+read_lab_recording: Final = LAB_LINES.read
+parse_lab_recording: Final = LAB_LINES.parse

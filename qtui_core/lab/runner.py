@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import torch
 
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
@@ -27,7 +26,7 @@ from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabPart, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
 from qtui_core.telemetry.machine import more_memory
-from qtui_core.threads import thread_limit
+from qtui_core.threads import child_environment, thread_limit
 
 Tell = Callable[[LabEvent], None]
 

@@ -3,7 +3,7 @@ warning before a run that does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -32,41 +32,35 @@ def predict(
     """
     timeline, beyond = estimate.timeline, {term.name: term.bytes for term in estimate.beyond}
     workspaces = timeline.held(len(timeline.events)).get(Component.WORKSPACES, 0)
-    levels: dict[str, Any]
+    most = {phase.name: phase.allocated_bytes for phase in estimate.phases}
+    resident, peak = estimate.resident_allocated_bytes, estimate.peak_allocated_bytes
+    process, reserved = estimate.process_bytes, estimate.peak_reserved_bytes
+    peak_phase = estimate.peak_phase
+    kept = set(Component)
     if tensors:
-        live = timeline.bytes_of(set(Component) - {Component.WORKSPACES})
+        kept -= {Component.WORKSPACES}
+        live = timeline.bytes_of(kept)
         most = {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
-        peak = max(most.values(), default=0)
-        levels = {
-            "resident_bytes": estimate.resident_bytes - workspaces,
-            "peak_allocated_bytes": peak,
-            "peak_phase": max(most, key=lambda name: most[name], default=""),
-            "peak_reserved_bytes": None,
-            "process_bytes": peak,
-            "context_bytes": 0,
-            "workspace_bytes": 0,
-            "counted": "tensors",
-        }
-    else:
-        most = {phase.name: phase.allocated_bytes for phase in estimate.phases}
-        levels = {
-            "resident_bytes": estimate.resident_allocated_bytes,
-            "peak_allocated_bytes": estimate.peak_allocated_bytes,
-            "peak_phase": estimate.peak_phase,
-            "peak_reserved_bytes": estimate.peak_reserved_bytes,
-            "process_bytes": estimate.process_bytes,
-            "context_bytes": beyond.get(CONTEXT, 0),
-            "workspace_bytes": workspaces,
-            "paged_bytes": beyond.get(PAGED, 0),
-        }
-    held = _held(timeline, tensors)
+        peak_phase = max(most, key=lambda name: most[name], default="")
+        resident = estimate.resident_bytes - workspaces
+        peak = process = most.get(peak_phase, 0)
+        reserved, workspaces, beyond = None, 0, {}
+    held = _held(timeline, kept)
     return Predicted(
+        resident_bytes=resident,
+        peak_allocated_bytes=peak,
+        peak_phase=peak_phase,
+        peak_reserved_bytes=reserved,
+        process_bytes=process,
+        context_bytes=beyond.get(CONTEXT, 0),
+        workspace_bytes=workspaces,
         phases=tuple(PredictedPhase(name, nbytes, *held[name]) for name, nbytes in most.items()),
-        curve=_curve(estimate.curve, tensors),
+        curve=_curve(estimate.curve, kept),
         advice=tuple((entry.change, entry.saves_bytes) for entry in advice),
         warning=warning,
         memory=memory or {},
-        **levels,
+        paged_bytes=beyond.get(PAGED, 0),
+        counted="tensors" if tensors else "allocator",
     )
 
 
@@ -98,7 +92,9 @@ def warning_of(estimate: Estimate, device: Device, used_bytes: int = 0) -> str:
     return f"{said}, and {device.name} has {have}{others}.{more}"
 
 
-def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+def _held(
+    timeline: Timeline, kept: Set[Component]
+) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
     """For each phase: what is held at the end of its last span, and at its peak in the last step. A
     step may go through a phase several times."""
     spans = [span for span in timeline.spans if span.stop > span.start]
@@ -112,8 +108,7 @@ def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], 
             events[span.name] = end, fullest
 
     def alive(event: int) -> dict[str, int]:
-        held = timeline.held(event).items()
-        return {c.value: n for c, n in held if not (tensors and c is Component.WORKSPACES)}
+        return {c.value: n for c, n in timeline.held(event).items() if c in kept}
 
     return {name: (alive(end), alive(peak)) for name, (end, peak) in events.items()}
 
@@ -123,15 +118,8 @@ def _fullest(timeline: Timeline, span: Span) -> int:
     return span.start + part.index(max(part))
 
 
-def _curve(curve: Curve, tensors: bool) -> PredictedCurve:
-    rows = [
-        (component.value, row)
-        for component, row in zip(curve.components, curve.bytes, strict=True)
-        if not (tensors and component is Component.WORKSPACES)
-    ]
-    return PredictedCurve(
-        positions=curve.positions,
-        components=tuple(name for name, _ in rows),
-        bytes=tuple(row for _, row in rows),
-        spans=tuple((span.name, span.start, span.stop) for span in curve.spans),
-    )
+def _curve(curve: Curve, kept: Set[Component]) -> PredictedCurve:
+    rows = zip(curve.components, curve.bytes, strict=True)
+    named = {component.value: row for component, row in rows if component in kept}
+    spans = tuple((span.name, span.start, span.stop) for span in curve.spans)
+    return PredictedCurve(curve.positions, tuple(named), tuple(named.values()), spans)

@@ -1,4 +1,5 @@
-"""What is known of a run after each of its reports: the same path for a live run and a replay.
+"""The reports of a run as lines, and what is known of it after each: the same path for a live run
+and a replay.
 
 state = RunState()
 for event in stream:
@@ -7,20 +8,24 @@ for event in stream:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
+from statistics import median
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
-from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import (
+    SCHEMA_VERSION,
     AdaptersCompared,
     End,
     Fault,
     LogMessage,
     PhaseBegun,
     PhaseEnded,
+    Predicted,
+    PredictedCurve,
     RecordingHeader,
     Sample,
     Snapshot,
@@ -28,11 +33,12 @@ from qtui_core.live.snapshot import (
     StepRanges,
     StepTaken,
 )
+from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.recorded_lines import LineKinds
 
+RunEvent = RecordingHeader | Snapshot
 #: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
-_CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
-_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped"}
 
 #: Phases of a run that an estimate does not have (qtui_core.memory.replay.record.Phase has the
 #: others). The comparison of adapters is not part of a step, and its memory is not counted.
@@ -48,6 +54,81 @@ LOG: Final = 200
 FAULTS: Final = 50
 #: The most moments of a series: more than a wide terminal has dots.
 MOST: Final = 1024
+#: Components that do not stay between two steps and are not counted there.
+_PASSING = (Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value)
+
+
+@dataclass(frozen=True)
+class RunRecording:
+    """A recording of a run as it was read.
+
+    Attributes:
+        header: how it begins.
+        snapshots: in order.
+        complaint: a sentence on lines that could not be read, or on an end that is missing;
+            empty where all is well.
+    """
+
+    header: RecordingHeader
+    snapshots: tuple[Snapshot, ...]
+    complaint: str = ""
+
+    def __iter__(self) -> Iterator[RunEvent]:
+        """All reports, the header first."""
+        yield self.header
+        yield from self.snapshots
+
+
+def _wrong(event: RunEvent) -> str:
+    """A sentence on what in a report contradicts itself; empty where nothing does."""
+    if isinstance(event, RecordingHeader):
+        right = event.predicted is None or _can_be_drawn(event.predicted.curve)
+        return "" if right else "Its predicted curve contradicts itself."
+    if math.isfinite(event.seconds) and event.seconds >= 0:
+        return ""
+    return f"Its time of {event.seconds} seconds is not a finite number from 0 on."
+
+
+def _can_be_drawn(curve: PredictedCurve) -> bool:
+    """Whether there is a row of bytes for each component and a value for each position, positions
+    rise, and phases do not overlap."""
+    edges = [0, *(edge for _, start, stop in curve.spans for edge in (start, stop))]
+    return (
+        len(curve.bytes) == len(curve.components)
+        and all(len(row) == len(curve.positions) for row in curve.bytes)
+        and all(value >= 0 for row in curve.bytes for value in row)
+        and all(before < after for before, after in pairwise(curve.positions))
+        and all(before <= after for before, after in pairwise(edges))
+    )
+
+
+RUN_LINES: Final = LineKinds[RunEvent, RunRecording](
+    {
+        "header": RecordingHeader,
+        "phase begun": PhaseBegun,
+        "phase ended": PhaseEnded,
+        "sample": Sample,
+        "step": StepTaken,
+        "adapters": AdaptersCompared,
+        "ranges": StepRanges,
+        "said": LogMessage,
+        "fault": Fault,
+        "state": State,
+        "end": End,
+    },
+    SCHEMA_VERSION,
+    "a run",
+    RecordingHeader,
+    "a header",
+    RunRecording,
+    over=lambda event: isinstance(event, End),
+    wrong=_wrong,
+)
+KINDS: Final = RUN_LINES.kinds
+to_line: Final = RUN_LINES.to_line
+from_line: Final = RUN_LINES.from_line
+read_recording: Final = RUN_LINES.read
+parse_recording: Final = RUN_LINES.parse
 
 
 @dataclass(frozen=True)
@@ -98,11 +179,9 @@ def _larger(first: Moment, second: Moment) -> Moment:
     return replace(first, **levels)
 
 
-def _most(first: int | None, second: int | None) -> int | None:
-    """The larger of two numbers; if one is None (unknown), the other."""
-    if first is None or second is None:
-        return second if first is None else first
-    return max(first, second)
+def _most(*numbers: int | None) -> int | None:
+    """The largest of the numbers that are known; None if none is."""
+    return max((number for number in numbers if number is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -179,6 +258,10 @@ class RunState:
         return self.end is not None
 
     @property
+    def predicted(self) -> Predicted | None:
+        return None if self.header is None else self.header.predicted
+
+    @property
     def losses(self) -> tuple[float | None, ...]:
         """The loss of each step; None in inference, NaN if it was not a number."""
         return tuple(step.loss for step in self.steps)
@@ -233,9 +316,11 @@ def _changes(state: RunState, event: Snapshot) -> dict[str, Any]:
                 "faults": (*state.faults, event)[-FAULTS:],
             }
         case State():
-            return {"status": _CONTROLLED.get(event.state, state.status)}
+            known = event.state in ("running", "paused")
+            return {"status": event.state if known else state.status}
         case End():
-            return {"status": _ENDED.get(event.reason, "failed"), "end": event}
+            known = event.reason in ("done", "stopped")
+            return {"status": event.reason if known else "failed", "end": event}
 
 
 def _phase_begun(state: RunState, event: PhaseBegun) -> dict[str, Any]:
@@ -263,7 +348,7 @@ def _levels(
         return changes
     return {
         **changes,
-        "most_reserved": _most(state.most_reserved, _most(event.reserved_bytes, peak_reserved)),
+        "most_reserved": _most(state.most_reserved, event.reserved_bytes, peak_reserved),
         "most_process": _most(state.most_process, process),
         "most_device": _most(state.most_device, device),
     }
@@ -283,3 +368,83 @@ def _with_mark(phases: tuple[PhaseMeasured, ...], event: PhaseEnded) -> tuple[Ph
             changed = replace(phase, last=event, most=event if higher else phase.most)
             return (*phases[:index], changed, *phases[index + 1 :])
     return (*phases, PhaseMeasured(event.phase, event, event, event))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a run; None if unknown.
+
+    Attributes:
+        counted: "allocator", or "tensors" if bytes of live tensors were counted instead.
+        peak: the mark of the phase in which the most was allocated.
+        resident_bytes: between the last two steps, without gradients and inputs.
+        peak_reserved_bytes, process_bytes, device_used_bytes: the peaks; on a CPU the process is
+            its resident set.
+        context_bytes: the process beyond what its allocator reserved, at its largest.
+        early_context_bytes: the same before the first optimizer step.
+        step_seconds: the median, of all steps but the first if there are more.
+        tokens_per_second: at the median step.
+        losses: one for each step.
+    """
+
+    counted: str = "allocator"
+    peak: PhaseEnded | None = None
+    resident_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    process_bytes: int | None = None
+    device_used_bytes: int | None = None
+    context_bytes: int | None = None
+    early_context_bytes: int | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    losses: tuple[float | None, ...] = ()
+
+    PRINTED = (
+        "counted", "resident_bytes", "peak_allocated_bytes",
+        ("peak_phase", lambda figures: figures.peak and figures.peak.phase),
+        "peak_reserved_bytes", "process_bytes", "device_used_bytes", "context_bytes",
+        "step_seconds", "tokens_per_second", ("loss", "losses"),
+    )  # fmt: skip
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        return None if self.peak is None else self.peak.peak_allocated_bytes
+
+
+def measured(state: RunState) -> Measured:
+    """The figures of a run so far."""
+    phases = [phase for phase in state.phases if phase.name != COMPARE]
+    marks = [mark for phase in phases for mark in (phase.first, phase.last, phase.most)]
+    # Before the first optimizer state was created.
+    early = [m for m in marks if m.step <= 1 and m.phase not in (Phase.OPTIMIZER, Phase.BETWEEN)]
+    between = state.measured(Phase.BETWEEN)
+    resident = None
+    if between is not None:
+        passing = sum(between.last.held.get(name, 0) for name in _PASSING)
+        resident = between.last.allocated_bytes - passing
+    steps = state.steps[1:] or state.steps
+    seconds = median(step.step_seconds for step in steps) if steps else None
+    return Measured(
+        counted=state.counted,
+        peak=max((p.most for p in phases), key=lambda m: m.peak_allocated_bytes, default=None),
+        resident_bytes=resident,
+        peak_reserved_bytes=state.most_reserved,
+        process_bytes=state.most_process,
+        device_used_bytes=state.most_device,
+        context_bytes=_outside(marks),
+        early_context_bytes=_outside(early),
+        step_seconds=seconds,
+        tokens_per_second=steps[-1].tokens / seconds if seconds else None,
+        losses=state.losses,
+    )
+
+
+def _outside(marks: list[PhaseEnded]) -> int | None:
+    """Process bytes minus reserved bytes at the mark with the largest process; None if no mark has
+    both."""
+    known = [
+        (mark.process_bytes, mark.process_bytes - mark.reserved_bytes)
+        for mark in marks
+        if mark.process_bytes is not None and mark.reserved_bytes is not None
+    ]
+    return max(known)[1] if known else None

@@ -49,7 +49,7 @@ _CODE_KEYS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A model in evaluation mode, on the CPU.
 
@@ -57,13 +57,11 @@ class LoadedModel:
         source: where it came from.
         model: the transformers model.
         folder: the folder with its files, including the tokenizer.
-        note: how the computation differs from the stored weights; usually empty.
     """
 
     source: ModelSource
     model: Any
     folder: Path
-    note: str = ""
 
     @property
     def dtype(self) -> str:
@@ -74,14 +72,6 @@ class LoadedModel:
     def vocabulary(self) -> int:
         """The number of tokens in its embedding."""
         return int(self.model.get_input_embeddings().weight.shape[0])
-
-    def use_float32(self, operation: str) -> None:
-        """Computes in float32 from now on, because `operation` has no kernel in the dtype; `note`
-        says so."""
-        self.note = (
-            f"PyTorch has no {operation} in {self.dtype} on this CPU, so the model runs in float32."
-        )
-        self.model.float()
 
     def module_of(self, tensor: str) -> str:
         """The linear module whose weight a tensor of the checkpoint is.
@@ -338,29 +328,26 @@ def check_memory(source: ModelSource) -> None:
 def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
     """Refuses the configuration of a far larger model than the tensors, before it takes time and
     memory. Raises ModelError, and whatever the constructor of the model raises."""
-    layers = getattr(config, "num_hidden_layers", None)
+    layers, wrong = getattr(config, "num_hidden_layers", None), ""
     if isinstance(layers, int) and layers > _LAYERS_A_TENSOR * len(source.tensors):
-        raise ModelError(
-            f"The config.json of {quoted(source.id)} says {layers:,} layers and there are "
-            f"{len(source.tensors):,} tensors: they do not belong together."
-        )
-    described = sum(p.numel() for p in _empty(model_class, config).parameters())
-    if described > _FAR_LARGER * source.parameters + 10**8:
-        raise ModelError(
-            f"The config.json of {quoted(source.id)} describes {described:,} parameters and its "
-            f"tensors hold {source.parameters:,}: they do not belong together."
-        )
+        wrong = f"says {layers:,} layers and there are {len(source.tensors):,} tensors"
+    else:
+        described = sum(p.numel() for p in _empty(model_class, config).parameters())
+        if described > _FAR_LARGER * source.parameters + 10**8:
+            held = f"its tensors hold {source.parameters:,}"
+            wrong = f"describes {described:,} parameters and {held}"
+    if wrong:
+        what = f"The config.json of {quoted(source.id)}"
+        raise ModelError(f"{what} {wrong}: they do not belong together.")
 
 
 def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
-    """Names the tensors whose shape differs from the configuration; empty if there are none."""
+    """Names the first tensor whose shape differs from the configuration; empty if there is none."""
     for shape, stored in _stored_parameters(source, model_class, config).values():
-        for name in stored:
-            if source.tensors[name].shape != shape:
-                given = source.tensors[name].shape
-                return (
-                    f"{quoted(name)} is {given} in the checkpoint and {shape} by its config.json."
-                )
+        for info in (source.tensors[name] for name in stored):
+            if info.shape != shape:
+                said = f"{info.shape} in the checkpoint and {shape} by its config.json"
+                return f"{quoted(info.name)} is {said}."
     return ""
 
 

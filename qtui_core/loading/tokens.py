@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.models.files.links import check_tokenizer_links
+from qtui_core.models.files.local import check_tokenizer_links
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quantities import plural
 from qtui_core.threads import in_daemon

@@ -1,4 +1,5 @@
-"""Models on the hub: what a repository holds, its small files, and parts of its large ones.
+"""Models on the hub: what a repository holds, its small files, and parts of its large ones; and
+what the hub's cache has of them when it cannot be asked.
 
 The session, its proxies, token, retries, cache and offline mode are huggingface_hub's, as its
 environment variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, …) set it up. What is added is reading part
@@ -11,25 +12,35 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stdout
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import MissingLibrary, importing
-from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE
-from qtui_core.models.files.links import followed
-from qtui_core.models.files.local import MOST_TEXT_BYTES
-from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
+from qtui_core.job import Job
+from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE, WeightFiles, choose_weights
+from qtui_core.models.files.local import MOST_TEXT_BYTES, LocalFile, followed
+from qtui_core.models.files.safetensors import (
+    PREFIX,
+    Header,
+    header_length,
+    parse_header,
+    read_header,
+)
+from qtui_core.models.places import Folder, Headers, named_files, open_at, read_config
 from qtui_core.models.quoting import quoted
+from qtui_core.models.source import ModelSource, TensorFile
 from qtui_core.threads import in_daemon
 
 T = TypeVar("T")
 
+#: Requests in flight; a large model has more than a hundred files.
+PARALLEL = 8
 #: Bytes asked for at once when reading a header; most headers fit.
 FIRST_REQUEST = 1 << 16
 #: Seconds to wait before each further attempt at a part of a file.
@@ -47,6 +58,8 @@ _MAX_ID = 96
 #: What may pass, and how a signed address answers that has expired.
 _RETRY_STATUS = (408, 429, 500, 502, 503, 504)
 _EXPIRED = (400, 401, 403, 404, 410)
+#: Where in a file, and of how many bytes, the body of a reply is.
+_PLACED = r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})"
 #: One of these is in every snapshot of a model that was ever used.
 _LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
 
@@ -93,7 +106,7 @@ def list_files(hub_id: HubId) -> Listing:
         Unreachable: no answer. ModelError: unknown, gated, private, no such revision, or
             settings that nothing can be asked with.
     """
-    check_settings()
+    check_token()
     from huggingface_hub import HfApi, constants
 
     ask = partial(
@@ -234,17 +247,23 @@ class RemoteFile:
                 raise ModelError(f"{quoted(self.name)} on the server is empty or was cut off.")
             hf_raise_for_status(reply)
             self._location = str(reply.url) if str(reply.url) != self._url else None
-            first, size = self._placed(status, reply.headers)
-            if size < end and exact:
-                raise ModelError(
-                    f"{quoted(self.name)} on the server has {size:,} bytes, fewer than its header "
-                    f"says."
-                )
+            said = (reply.headers.get(f"content-{name}", "") for name in ("range", "length"))
+            part, whole = map(re.fullmatch, (_PLACED, r"\d{1,19}"), said)
+            first, size = -1, 0
+            if status == 206 and part:
+                first, size = int(part[1]), int(part[2])
+            elif status == 200 and whole:
+                first, size = 0, int(whole[0])
             if first != position:
                 # Skipping to the rows would mean downloading everything before them.
                 raise ModelError(
                     f"The server of {quoted(self.name)} does not serve parts of files. Download "
                     f"the model (`hf download`) and open its folder."
+                )
+            if size < end and exact:
+                raise ModelError(
+                    f"{quoted(self.name)} on the server has {size:,} bytes, fewer than its header "
+                    f"says."
                 )
             most = min(end, size) - begin
             for chunk in reply.iter_raw():
@@ -255,17 +274,6 @@ class RemoteFile:
                 if more or (status == 200 and len(data) == most):
                     break
         return most, size
-
-    def _placed(self, status: int, headers: Mapping[str, str]) -> tuple[int, int]:
-        """Where in the file the body of a reply begins, and the size of the file."""
-        said = headers.get("content-range", ""), headers.get("content-length", "")
-        part = re.fullmatch(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})", said[0])
-        whole = re.fullmatch(r"\d{1,19}", said[1])
-        if status == 206 and part:
-            return int(part[1]), int(part[2])
-        if status == 200 and whole:
-            return 0, int(whole[0])
-        raise ModelError(f"The server of {quoted(self.name)} does not say what it sends of it.")
 
 
 @cache
@@ -302,26 +310,11 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
-def check_settings() -> None:
-    """Checks what every request needs, before the first request.
-
-    Raises:
-        ModelError: the address of the hub is invalid, or the login token cannot be sent.
-    """
-    address = endpoint()
-    good = False
-    with suppress(ValueError):
-        parts = urlsplit(address)
-        # Reading the port is what detects that it is invalid.
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    if not good:
-        raise ModelError(
-            f"HF_ENDPOINT is {quoted(without_login(address))}, which is no address of a hub: write "
-            f"it as https://huggingface.co, or unset the variable."
-        )
+def check_token() -> None:
+    """Raises ModelError if the login token cannot be sent: the HTTP library's error shows it."""
+    load_library()
     from huggingface_hub import constants, get_token
 
-    # Looked at here because the error of the HTTP library would show the token.
     try:
         token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
     except OSError as error:
@@ -401,3 +394,80 @@ def _reason(error: BaseException) -> str:
     """What an exception says, on one line, short, and without a full stop of its own."""
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return quoted(text, 120)[1:-1]
+
+
+class Repository:
+    """A repository at one commit. Small files are downloaded into the hub cache; of weights that
+    it does not hold, parts are read by range."""
+
+    def __init__(self, hub_id: HubId, listing: Listing) -> None:
+        self._id, self._listing = hub_id, listing
+
+    def file(self, name: str) -> Path:
+        return fetch(self._id, name, self._listing)
+
+    def has(self, name: str) -> bool:
+        return name in self._listing.files
+
+    def read_headers(self, names: Sequence[str], job: Job) -> Headers:
+        headers: dict[str, Header] = {}
+        files: dict[str, TensorFile] = {}
+        remote = {}
+        for name in names:
+            path = cached_file(self._id, name, self._listing.commit)
+            if path is not None:
+                files[name], headers[name] = LocalFile(path), read_header(path, name)
+            else:
+                files[name] = remote[name] = RemoteFile(self._id, name, self._listing.commit)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            waiting = {pool.submit(f.read_header, name): name for name, f in remote.items()}
+            try:
+                for future in as_completed(waiting):
+                    headers[waiting[future]] = future.result()
+                    job.at(len(headers), len(names))
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return [headers[name] for name in names], files
+
+
+def open_hub(hub_id: HubId, job: Job) -> ModelSource:
+    """The model at the commit its revision means now. When the hub gives no listing of it,
+    whatever the reason, what was fetched of it earlier is opened from the hub cache.
+
+    Raises:
+        ModelError: it is unknown, gated, unreachable, or cannot be opened.
+    """
+    try:
+        listing = list_files(hub_id)
+    except ModelError:
+        snapshot = cached_snapshot(hub_id)
+        if snapshot is None:
+            raise
+        return _open_snapshot(hub_id, snapshot, job)
+    where, commit = f"the repository {quoted(hub_id)}", listing.commit
+    place = Repository(hub_id, listing)
+    config = read_config(place, listing.files)
+    weights = choose_weights(list(listing.files), where)
+    if weights.missing and config is None:
+        raise ModelError(weights.missing)
+    location = f"{without_login(endpoint())}/{hub_id.repo}/tree/{commit}"
+    return open_at(
+        place, weights, config, str(hub_id), "hub", location, where=where, commit=commit, job=job
+    )
+
+
+def _open_snapshot(hub_id: HubId, snapshot: Path, job: Job) -> ModelSource:
+    place = Folder(snapshot)
+    names = place.names()
+    config = read_config(place, names)
+    weights = choose_weights(names, f"the hub cache of {quoted(hub_id)}", snapshot)
+    files, _ = named_files(place, weights)
+    if weights.missing or not all((snapshot / name).is_file() for name in files):
+        # Usual after headers were read by range: the description was kept, the weights not.
+        weights = WeightFiles(
+            missing=f"The hub cache holds the description of {quoted(hub_id)} but not its "
+            f"weights, and the hub cannot be asked now.",
+        )
+    return open_at(
+        place, weights, config, str(hub_id), "hub", snapshot, commit=snapshot.name, job=job
+    )

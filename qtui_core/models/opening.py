@@ -1,10 +1,13 @@
-"""From what a person types to an open model."""
+"""From what a person types to an open model, or to an open adapter of peft."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import MissingLibrary
 from qtui_core.job import IDLE, Job
@@ -13,20 +16,26 @@ from qtui_core.models.files.layout import (
     GGUF_SUFFIX,
     INDEX_SUFFIX,
     NO_WEIGHTS,
+    PICKLE_SUFFIXES,
     QUANT_CONFIG,
     SUFFIX,
     WeightFiles,
     choose_weights,
     merge_headers,
+    refusal,
 )
 from qtui_core.models.files.local import LocalFile, unreadable
-from qtui_core.models.files.pickles import PICKLE_SUFFIXES, refusal
 from qtui_core.models.places import Folder, open_at, read_config
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parent / "demo"
+#: The names that peft gives to the files of an adapter (`peft.utils.constants`, peft 0.21).
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+#: The longest weights of an adapter that are downloaded, bytes.
+MOST_ADAPTER_BYTES = 32 << 30
 
 
 def open_model(text: str | os.PathLike[str], *, job: Job = IDLE) -> ModelSource:
@@ -61,8 +70,7 @@ def open_model(text: str | os.PathLike[str], *, job: Job = IDLE) -> ModelSource:
         return _open_path(path, name, job)
     if isinstance(text, str) and not _looks_like_path(name):
         # What is on this machine is opened without what the hub takes.
-        from qtui_core.models.hub import Unknown, Unreachable, parse_hub_id
-        from qtui_core.models.opening_hub import open_hub
+        from qtui_core.models.hub import Unknown, Unreachable, open_hub, parse_hub_id
 
         if (hub_id := parse_hub_id(name)) is not None:
             try:
@@ -162,4 +170,98 @@ def _open_gguf(path: Path, name: str, job: Job) -> ModelSource:
         metadata={k: str(v) for k, v in metadata.items() if isinstance(v, str | int | float)},
         missing_weights=None if tensors else f"{quoted(name)} holds metadata and no tensors.",
         files=files,
+    )
+
+
+@dataclass(frozen=True)
+class AdapterSource:
+    """An adapter whose headers were read and whose values were not.
+
+    Attributes:
+        config: adapter_config.json.
+        weights: its tensors, under the names that peft stores.
+    """
+
+    config: Mapping[str, Any]
+    weights: ModelSource
+
+
+def open_adapter(text: str) -> AdapterSource:
+    """Opens an adapter by its headers; no values are read.
+
+    Args:
+        text: the path of a folder with adapter_config.json and adapter_model.safetensors, or of
+            one of the two files; or a hub id, `org/name` with an optional `@revision`. What exists
+            on this machine is meant before a hub id.
+
+    Raises:
+        ModelError: there is no such adapter, it cannot be read or reached, it is malformed, or it
+            is stored as a pickle or in several files.
+    """
+    if not text.strip() or "\0" in text:
+        raise ModelError(f"{quoted(text)} names no adapter; give a path or a hub id.")
+    path = Path(os.path.expanduser(text))
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except (OSError, ValueError):
+        return _adapter_on_hub(text)  # for any other error of the system, there is no such file
+    place = Folder(path) if os.path.isdir(path) else Folder(path.parent, path)
+    if place.path != path and path.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        raise ModelError(
+            f"{quoted(text)} is no adapter of peft: give the folder with {ADAPTER_CONFIG} and "
+            f"{ADAPTER_WEIGHTS}."
+        )
+    _check_adapter(place.names(), f"the folder {quoted(text)}", place.path)
+    return _read_adapter(place, text, "folder")
+
+
+def _adapter_on_hub(text: str) -> AdapterSource:
+    from qtui_core.models import hub
+
+    hub_id = hub.parse_hub_id(text)
+    if hub_id is None:
+        raise ModelError(f"There is no folder {quoted(text)}, and it is not a hub id (`org/name`).")
+    try:
+        listing = hub.list_files(hub_id)
+    except ModelError as error:
+        snapshot = hub.cached_file(hub_id, ADAPTER_CONFIG, hub_id.revision or "main")
+        if snapshot is not None and (snapshot.parent / ADAPTER_WEIGHTS).is_file():
+            return _read_adapter(Folder(snapshot.parent), str(hub_id), "hub")
+        if isinstance(error, hub.Unknown | hub.Unreachable):
+            raise ModelError(f"{error} On this machine there is no folder of that name.") from error
+        raise
+    _check_adapter(listing.files, f"the repository {quoted(hub_id)}", None)
+    # All of its values are needed, so the file is downloaded and not read by range.
+    hub.fetch(hub_id, ADAPTER_WEIGHTS, listing, MOST_ADAPTER_BYTES)
+    place = Folder(hub.fetch(hub_id, ADAPTER_CONFIG, listing).parent)
+    return _read_adapter(place, str(hub_id), "hub")
+
+
+def _read_adapter(place: Folder, name: str, origin: str) -> AdapterSource:
+    weights = open_at(place, WeightFiles((ADAPTER_WEIGHTS,)), None, name, origin, place.path)
+    config = read_config(place, (ADAPTER_CONFIG,), ADAPTER_CONFIG)
+    assert config is not None
+    return AdapterSource(config, weights)
+
+
+def _check_adapter(names: Collection[str], where: str, folder: Path | None) -> None:
+    """Raises ModelError unless the files of a folder or repository are those of an adapter."""
+    subject = f"{where[0].upper()}{where[1:]}"
+    top = sorted(name for name in names if "/" not in name)
+    if ADAPTER_CONFIG not in top:
+        whole = "; it is a whole model, which --against compares" if CONFIG in top else ""
+        held = f"it holds {listed(top)}" if top else "it is empty"
+        raise ModelError(
+            f"{subject} is no adapter of peft: it has no {ADAPTER_CONFIG} ({held}){whole}."
+        )
+    if ADAPTER_WEIGHTS in top:
+        return
+    pickles = [name for name in top if name.lower().endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        paths = [str(folder / name) if folder else name for name in pickles]
+        raise ModelError(refusal(f"The adapter in {where} is a pickle, which may run", paths))
+    raise ModelError(
+        f"{subject} has no {ADAPTER_WEIGHTS}; load the adapter with peft and save it as that."
     )

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from qtui_core.errors import ModelError
 from qtui_core.job import IDLE, Job
-from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.layout import (
     CONFIG,
     QUANT_CONFIG,
@@ -17,9 +16,14 @@ from qtui_core.models.files.layout import (
     merge_headers,
     read_index,
 )
-from qtui_core.models.files.links import followed
-from qtui_core.models.files.local import LocalFile, read_header, read_text_file, unreadable
-from qtui_core.models.files.safetensors import Header
+from qtui_core.models.files.local import (
+    LocalFile,
+    followed,
+    load_object,
+    read_text_file,
+    unreadable,
+)
+from qtui_core.models.files.safetensors import Header, read_header
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import quantization_config, recognise, with_roles
 from qtui_core.models.source import ModelSource, TensorFile

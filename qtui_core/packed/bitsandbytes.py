@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.models import ModelSource
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
 from qtui_core.packed.stored_tensors import (
     Description,
     Float32,
     StoredTensors,
-    cannot_decode,
-    matrix_of,
 )
 from qtui_core.quant.codebook import LEVELS, unpack_nibbles
 
@@ -32,13 +29,13 @@ _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _LARGEST = 1e38
 
 
-def describe_4bit(source: ModelSource, code: str) -> Description:
+def describe_4bit(parts: StoredTensors) -> Description:
     """The shape, the type and the block size that the JSON with the codes gives.
 
     Raises:
         ModelError: the JSON is missing or broken.
     """
-    state = _state(source, code)
+    state = _state(parts)
     block, nested = state["blocksize"], state.get("nested_blocksize")
     kind = str(state["quant_type"])
     words = f"bnb {kind.upper()} block{block}"
@@ -49,11 +46,11 @@ def describe_4bit(source: ModelSource, code: str) -> Description:
     return Description(tuple(state["shape"]), words, scheme)
 
 
-def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
-    stem = f"{code}.quant_state.bitsandbytes__"
-    kind = "fp4" if f"{stem}fp4" in source.tensors else "nf4"
-    raw = StoredTensors(source, code, ()).raw(f"{stem}{kind}").tobytes()
-    state = load_object(raw, f"The quant_state of {code!r}", unique=False)
+def _state(parts: StoredTensors) -> Mapping[str, Any]:
+    stem = f"{parts.code}.quant_state.bitsandbytes__"
+    kind = "fp4" if f"{stem}fp4" in parts.tensors else "nf4"
+    raw = parts.raw(f"{stem}{kind}").tobytes()
+    state = load_object(raw, f"The quant_state of {parts.code!r}", unique=False)
     shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
     if not (
         isinstance(shape, list)
@@ -64,9 +61,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
         and state.get("quant_type") == kind
         and (nested is None or (type(nested) is int and 0 < nested < 1 << 31))
     ):
-        raise cannot_decode(
-            source, code, "its quant_state is not one that bitsandbytes 4-bit weights have"
-        )
+        raise parts.fault("its quant_state is not one that bitsandbytes 4-bit weights have")
     return state
 
 
@@ -74,7 +69,7 @@ class FourBitDecoder:
     """Decodes any rows of a weight: level · absmax of its block."""
 
     def __init__(self, parts: StoredTensors) -> None:
-        state = _state(parts.source, parts.code)
+        state = _state(parts)
         count = math.prod(parts.shape)
         self._levels, self._block = LEVELS[str(state["quant_type"])], int(state["blocksize"])
         self._columns = parts.shape[-1] if parts.shape else 1
@@ -115,18 +110,16 @@ class FourBitDecoder:
         return values.reshape(stop - start, self._columns)
 
 
-def describe_int8(source: ModelSource, code: str) -> Description:
+def describe_int8(parts: StoredTensors) -> Description:
     """The shape of an LLM.int8() weight, which has one scale for each row.
 
     Raises:
         ModelError: the codes are not a matrix, or not stored by rows.
     """
-    shape = matrix_of(source, code)
-    form = source.tensors.get(f"{code.removesuffix('.weight')}.weight_format")
-    if form is not None and StoredTensors(source, code, ()).raw(form.name).any():
-        raise cannot_decode(
-            source,
-            code,
+    shape = parts.matrix()
+    form = parts.tensors.get(f"{parts.code.removesuffix('.weight')}.weight_format")
+    if form is not None and parts.raw(form.name).any():
+        raise parts.fault(
             "its codes are in a layout of some GPU generation; save it again with a newer "
             "bitsandbytes, which writes rows",
         )

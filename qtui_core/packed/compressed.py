@@ -16,16 +16,12 @@ import numpy as np
 
 from qtui_core.errors import QtuiError
 from qtui_core.extras import importing
-from qtui_core.models import ModelSource
-from qtui_core.models.patterns import matches
-from qtui_core.models.recognise import quantization_config
+from qtui_core.models.recognise import matches
 from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
     StoredTensors,
-    cannot_decode,
-    matrix_of,
 )
 
 #: The library pads a weight to whole tiles.
@@ -35,25 +31,24 @@ _SUFFIXES = ("_scale", "_zero_point", "_global_scale")
 _INT_WORDS = {"U8": "mxfp4-pack-quantized", "I32": "pack-quantized"}
 
 
-def describe_compressed(source: ModelSource, code: str) -> Description:
+def describe_compressed(parts: StoredTensors) -> Description:
     """The shape of a weight, and how the config says that it is quantized.
 
     Raises:
         ModelError: the config has no settings for this weight, or its tensors do not fit together.
     """
-    settings = weight_settings(source, code)
-    form = _form(source, code)
-    shape = _shape(source, code, settings, form)
+    settings = weight_settings(parts)
+    form = _form(parts)
+    shape = _shape(parts, settings, form)
     return Description(shape, *_words(settings, form, shape))
 
 
-def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
+def weight_settings(parts: StoredTensors) -> Mapping[str, Any]:
     """The quantization arguments of the config group whose targets name this module. Otherwise
     those of the first group: its target is taken to be the class of the module, which the
     checkpoint does not tell. Raises ModelError if there is no group."""
-    module = code.rpartition(".")[0]
-    config = quantization_config(source.config) or {}
-    groups = config.get("config_groups")
+    module = parts.code.rpartition(".")[0]
+    groups = parts.settings.get("config_groups")
     fallback = None
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
@@ -66,48 +61,42 @@ def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
                 return weights
         fallback = fallback or weights
     if fallback is None:
-        raise cannot_decode(
-            source,
-            code,
+        raise parts.fault(
             "the config has no quantization_config.config_groups with settings for it, without "
             "which compressed-tensors weights cannot be read",
         )
     return fallback
 
 
-def _form(source: ModelSource, code: str) -> str:
-    info = source.tensors[code]
-    stem = code.removesuffix("_packed")
-    if stem != code:
-        if f"{stem}_global_scale" in source.tensors:
+def _form(parts: StoredTensors) -> str:
+    info = parts.tensors[parts.code]
+    stem = parts.code.removesuffix("_packed")
+    if stem != parts.code:
+        if f"{stem}_global_scale" in parts.tensors:
             return "nvfp4-pack-quantized"
         if info.dtype in _INT_WORDS:
             return _INT_WORDS[info.dtype]
     elif info.dtype == "I8":
         return "int-quantized"
     elif info.dtype == "F8_E4M3":
-        scale = source.tensors.get(f"{stem}_scale")
+        scale = parts.tensors.get(f"{stem}_scale")
         return "mxfp8-quantized" if scale and scale.dtype == "U8" else "float-quantized"
-    raise cannot_decode(source, code, f"compressed-tensors codes stored as {info.dtype}")
+    raise parts.fault(f"compressed-tensors codes stored as {info.dtype}")
 
 
-def _shape(
-    source: ModelSource, code: str, settings: Mapping[str, Any], form: str
-) -> tuple[int, ...]:
-    stored = matrix_of(source, code)
+def _shape(parts: StoredTensors, settings: Mapping[str, Any], form: str) -> tuple[int, ...]:
+    stored = parts.matrix()
     if form.endswith("4-pack-quantized"):
         return stored[0], 2 * stored[1]
     if form != "pack-quantized":
         return stored
-    name = f"{code.removesuffix('_packed')}_shape"
+    name = f"{parts.code.removesuffix('_packed')}_shape"
     # Three numbers are enough to tell that they are not two.
-    shape = tuple(map(int, StoredTensors(source, code, ()).integers(name).reshape(-1)[:3]))
+    shape = tuple(map(int, parts.integers(name).reshape(-1)[:3]))
     bits = settings.get("num_bits")
     words = bits if type(bits) is int and 1 <= bits <= 8 else 0
     if not words or len(shape) != 2 or (shape[0], -(-shape[1] * words // 32)) != stored:
-        raise cannot_decode(
-            source,
-            code,
+        raise parts.fault(
             f"words of shape {list(stored)} do not hold a weight of shape {list(shape)} in "
             f"{bits!s:.20} bits",
         )
@@ -145,8 +134,8 @@ class CompressedDecoder:
     def __init__(self, parts: StoredTensors) -> None:
         self._parts = parts
         source, code = parts.source, parts.code
-        self._settings = weight_settings(source, code)
-        self._form = _form(source, code)
+        self._settings = weight_settings(parts)
+        self._form = _form(parts)
         stem = code.removesuffix("_packed")
         if f"{stem}_g_idx" in source.tensors:
             # A g_idx of -1 everywhere means groups in order.

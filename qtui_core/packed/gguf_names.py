@@ -9,14 +9,16 @@ and Nemotron, the transposed Conv1D of GPT-2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.packed.views import HalvesOfHeads, ShiftedRows, transposed
+from qtui_core.packed.stored_tensors import Float32
 from qtui_core.quant.elements import RowSource
 
 #: Architectures whose query and key rows the converter permutes.
@@ -104,7 +106,7 @@ def restore(
     if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
         return ShiftedRows(rows, added=-1.0)
     if is_transposed(name, source):
-        return transposed(rows)
+        return KeptWhole(rows, rows.shape[::-1], np.transpose)
     return rows
 
 
@@ -131,3 +133,62 @@ def is_gguf(source: ModelSource) -> bool:
 def is_transposed(name: str, source: ModelSource) -> bool:
     """Whether the GGUF model `source` holds the transpose of the Hugging Face weight `name`."""
     return _architecture(source) == "gpt2" and _CONV1D.search(name) is not None
+
+
+class HalvesOfHeads:
+    """The rows of each head in Hugging Face's order, from the order in which llama.cpp stores them.
+
+    In Hugging Face's order, the rotary embedding rotates row j of a head of d rows with row
+    j + d/2. llama.cpp's converter writes these pairs next to each other (`LlamaModel.permute`:
+    `[heads, 2, d/2]` to `[heads, d/2, 2]`): row j of the first half is stored at 2j, row j of the
+    second half at 2j + 1.
+    """
+
+    def __init__(self, stored: RowSource, heads: int) -> None:
+        self.shape = stored.shape
+        self._stored = stored
+        self._size = stored.shape[0] // heads
+
+    def rows(self, start: int, stop: int) -> Float32:
+        wanted = np.arange(start, stop)
+        head, row = np.divmod(wanted, self._size)
+        half, pair = np.divmod(row, self._size // 2)
+        place = head * self._size + 2 * pair + half
+        if not place.size:
+            return self._stored.rows(start, stop)
+        first = int(place.min())
+        return self._stored.rows(first, int(place.max()) + 1)[place - first]
+
+
+class ShiftedRows:
+    """Rows of a weight from row `first` on, with a number added: the matrix of one expert in a
+    stored tensor `[experts, out, in]`; or norm weights less one, as Gemma and Nemotron store w and
+    multiply by w + 1, and llama.cpp stores w + 1."""
+
+    def __init__(
+        self, stored: RowSource, first: int = 0, rows: int | None = None, added: float = 0.0
+    ) -> None:
+        self.shape = (stored.shape[0] if rows is None else rows, stored.shape[1])
+        self._stored, self._first, self._added = stored, first, np.float32(added)
+
+    def rows(self, start: int, stop: int) -> Float32:
+        rows = self._stored.rows(self._first + start, self._first + stop)
+        return rows + self._added if self._added else rows
+
+
+class KeptWhole:
+    """Rows that `change` makes of a whole weight, decoded at the first read and kept: a transpose,
+    or other rows of a small tensor whose dimensions differ only by some of size one."""
+
+    def __init__(
+        self, stored: RowSource, shape: tuple[int, ...], change: Callable[[Float32], Float32]
+    ) -> None:
+        self.shape = shape
+        self._stored = stored
+        self._change = change
+        self._whole: Float32 | None = None
+
+    def rows(self, start: int, stop: int) -> Float32:
+        if self._whole is None:
+            self._whole = self._change(self._stored.rows(0, self._stored.shape[0]))
+        return np.ascontiguousarray(self._whole[start:stop])

@@ -25,16 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
-from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
     StoredTensors,
-    cannot_decode,
-    matrix_of,
 )
 
 UInt8 = NDArray[np.uint8]
@@ -45,66 +41,66 @@ BITS = (2, 3, 4, 8)
 _NIBBLE_OF_OUTPUT = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
-def describe_awq(source: ModelSource, code: str) -> Description:
+def describe_awq(parts: StoredTensors) -> Description:
     """The shape `(out, in)` and the group size of a weight.
 
     Raises:
         ModelError: the weight is not in the 4-bit GEMM packing, or has no scales.
     """
-    settings = quantization_config(source.config) or {}
+    settings = parts.settings
     version = settings.get("version", "gemm")
     bits = settings.get("bits", settings.get("w_bit", 4))
     if bits != 4 or not isinstance(version, str) or version.lower() != "gemm":
         stored = f"AWQ codes of {quoted(bits)} bits in the packing {quoted(version)}"
-        raise cannot_decode(source, code, f"{stored}; qtui decodes 4 bits in gemm")
-    inputs, words = matrix_of(source, code)
+        raise parts.fault(f"{stored}; qtui decodes 4 bits in gemm")
+    inputs, words = parts.matrix()
     rule = "full" if settings.get("zero_point") is False else "asym"
-    groups = _granularity(source, code, inputs)
+    groups = _granularity(parts, inputs)
     return Description((8 * words, inputs), f"AWQ 4 bits {groups}", f"int4:{groups}:{rule}")
 
 
-def describe_gptq(source: ModelSource, code: str) -> Description:
+def describe_gptq(parts: StoredTensors) -> Description:
     """The shape `(out, in)`, the bits and the group size of a weight.
 
     Raises:
         ModelError: the bits are unknown or not 2, 3, 4 or 8, or there are no scales.
     """
-    settings = quantization_config(source.config) or {}
-    bits = _bits(source, code)
-    rows, columns = matrix_of(source, code)
+    settings = parts.settings
+    bits = _bits(parts)
+    rows, columns = parts.matrix()
     rule = "asym" if settings.get("sym") is False else "full"
     ordered = " act-order" if settings.get("desc_act") is True else ""
     inputs = 32 * rows // bits
-    groups = _granularity(source, code, inputs)
+    groups = _granularity(parts, inputs)
     words = f"GPTQ {bits} bits {groups}{ordered}"
     return Description((columns, inputs), words, f"int{bits}:{groups}:{rule}")
 
 
-def _granularity(source: ModelSource, code: str, inputs: int) -> str:
+def _granularity(parts: StoredTensors, inputs: int) -> str:
     """That of the stored scales."""
-    scales = source.tensors.get(f"{code.removesuffix('qweight')}scales")
+    scales = parts.tensors.get(f"{parts.code.removesuffix('qweight')}scales")
     if scales is None or len(scales.shape) != 2 or not scales.elements:
-        raise cannot_decode(source, code, "its scales are missing or not a matrix")
+        raise parts.fault("its scales are missing or not a matrix")
     size = -(-inputs // scales.shape[0])
     return "row" if size >= inputs else f"group{size}"
 
 
-def _bits(source: ModelSource, code: str) -> int:
+def _bits(parts: StoredTensors) -> int:
     """The bits of a code: from the config, of this module (in GPTQModel's `dynamic` rules, of which
     only exact names are matched) or of all, else from the shape of the zero points."""
-    stem = code.removesuffix("qweight")
-    settings = quantization_config(source.config) or {}
+    stem = parts.code.removesuffix("qweight")
+    settings = parts.settings
     dynamic = settings.get("dynamic")
     own = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
     bits = own.get("bits") if isinstance(own, dict) else None
     bits = settings.get("bits") if bits is None else bits
     if bits is None:
-        scales, zeros = source.tensors.get(f"{stem}scales"), source.tensors.get(f"{stem}qzeros")
+        scales, zeros = parts.tensors.get(f"{stem}scales"), parts.tensors.get(f"{stem}qzeros")
         if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
             bits = 32 * zeros.shape[1] // scales.shape[1]
     if type(bits) is not int or bits not in BITS:
         stored = f"GPTQ codes of {bits!s:.20} bits"
-        raise cannot_decode(source, code, f"{stored}; qtui decodes 2, 3, 4 and 8")
+        raise parts.fault(f"{stored}; qtui decodes 2, 3, 4 and 8")
     return bits
 
 
@@ -115,7 +111,7 @@ def _scales_and_zeros(parts: StoredTensors, width: int) -> tuple[Float32, Array 
     scales = parts.floats(f"{stem}scales")
     if scales.ndim != 2 or scales.shape[1] != parts.shape[0] or not len(scales):
         raise parts.fault(f"its scales are of shape {scales.shape}, for {parts.shape[0]:,} outputs")
-    if f"{stem}qzeros" not in parts.source.tensors:
+    if f"{stem}qzeros" not in parts.tensors:
         return scales, None
     zeros, groups = parts.words(f"{stem}qzeros"), len(scales)
     if zeros.shape != (groups, width):
@@ -162,8 +158,8 @@ class GptqDecoder:
 
     def __init__(self, parts: StoredTensors) -> None:
         out, self._inputs = parts.shape
-        settings = quantization_config(parts.source.config) or {}
-        self._bits = bits = _bits(parts.source, parts.code)
+        settings = parts.settings
+        self._bits = bits = _bits(parts)
         self._codes = parts.words(parts.code)
         if self._codes.shape[0] != words_of(self._inputs, bits):
             raise parts.fault(
@@ -189,7 +185,7 @@ class GptqDecoder:
 def _groups_of_inputs(parts: StoredTensors, groups: int, settings: Mapping[str, Any]) -> Array:
     """int64 `[in]`: the group of each input."""
     inputs, name = parts.shape[1], f"{parts.code.removesuffix('qweight')}g_idx"
-    if name in parts.source.tensors and parts.info(name).elements:
+    if name in parts.tensors and parts.info(name).elements:
         index = parts.integers(name).astype(np.int64)
         if index.shape != (inputs,) or index.min() < 0 or index.max() >= groups:
             raise parts.fault(f"{quoted(name)} does not name one of {groups:,} groups an input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,16 +11,12 @@ from numpy.typing import NDArray
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
-from qtui_core.models.files.arrays import read_float32
+from qtui_core.models.files.arrays import NUMPY, read_float32
 from qtui_core.models.quoting import quoted
+from qtui_core.models.recognise import quantization_config
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]
-
-_INTEGERS = {
-    "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
-    "I64": "<i8",
-}  # fmt: skip
 
 
 class Decoder(Protocol):
@@ -50,13 +47,13 @@ class StoredTensors:
     a local file are views of the mapped file and take no memory.
 
     Attributes:
-        source: the model.
+        source, tensors: the model and its tensors by name.
         code: the name of the tensor of codes.
-        shape: the shape of the decoded weight.
+        shape: the shape of the decoded weight; () while it is described.
     """
 
-    def __init__(self, source: ModelSource, code: str, shape: tuple[int, ...]) -> None:
-        self.source = source
+    def __init__(self, source: ModelSource, code: str, shape: tuple[int, ...] = ()) -> None:
+        self.source, self.tensors = source, source.tensors
         self.code = code
         self.shape = shape
         self._kept: dict[str, Array] = {}
@@ -64,7 +61,7 @@ class StoredTensors:
     def info(self, name: str) -> TensorInfo:
         """The stored tensor of that name. Raises ModelError, which names the weight, if it is
         missing."""
-        info = self.source.tensors.get(name)
+        info = self.tensors.get(name)
         if info is None:
             raise self.fault(f"the tensor {quoted(name)}, which it is decoded with, is missing")
         return info
@@ -73,8 +70,8 @@ class StoredTensors:
         """A stored tensor of integers in its own shape and dtype; of 8-bit floats and E8M0 scales,
         their bytes. Read-only."""
         info = self.info(name)
-        stored = "u1" if info.dtype.startswith("F8_") else _INTEGERS.get(info.dtype)
-        if stored is None:
+        stored = "u1" if info.dtype.startswith("F8_") else NUMPY.get(info.dtype, "float")
+        if "f" in stored:
             raise self.fault(f"{quoted(name)} holds {info.dtype} where integers are expected")
         return self.raw(name).view(stored).reshape(info.shape)
 
@@ -110,17 +107,21 @@ class StoredTensors:
             stop - start, row_elements(self.info(name))
         )
 
+    def matrix(self) -> tuple[int, int]:
+        """The stored shape of the codes. Raises ModelError if they are not a matrix."""
+        shape = self.tensors[self.code].shape
+        if len(shape) != 2:
+            raise self.fault(f"its codes are of shape {list(shape)}, not a matrix")
+        return shape[0], shape[1]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the config says of its quantization, empty where it says nothing."""
+        return quantization_config(self.source.config) or {}
+
     def fault(self, sentence: str) -> ModelError:
         """The error for a weight that cannot be decoded. Its sentence begins with the weight."""
         return cannot_decode(self.source, self.code, sentence)
-
-
-def matrix_of(source: ModelSource, code: str) -> tuple[int, int]:
-    """The stored shape of a tensor of codes. Raises ModelError if it is not a matrix."""
-    shape = source.tensors[code].shape
-    if len(shape) != 2:
-        raise cannot_decode(source, code, f"its codes are of shape {list(shape)}, not a matrix")
-    return shape[0], shape[1]
 
 
 def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:

@@ -13,10 +13,9 @@ from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, Reading, Role, TensorInfo, row_elements, rows_of
 from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.files.gguf import ggml_type
-from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import quoted
-from qtui_core.models.recognise import declared_method, quantization_config
-from qtui_core.packed import bitsandbytes, compressed, fp4, integers, scaled
+from qtui_core.models.recognise import declared_method, name_of_weight, quantization_config
+from qtui_core.packed import bitsandbytes, compressed, integers, scaled
 from qtui_core.packed.stored_tensors import (
     Decoder,
     Description,
@@ -25,9 +24,9 @@ from qtui_core.packed.stored_tensors import (
     cannot_decode,
 )
 
-Describe = Callable[[ModelSource, str], Description]
+Describe = Callable[[StoredTensors], Description]
 
-#: For each method in `QuantizationInfo.methods`: the function that describes a weight, and the
+#: For each method in `CodeTensor.method`: the function that describes a weight, and the
 #: class that decodes it.
 _METHODS: dict[str, tuple[Describe, Callable[[StoredTensors], Decoder]]] = {
     "bitsandbytes-nf4": (bitsandbytes.describe_4bit, bitsandbytes.FourBitDecoder),
@@ -38,8 +37,8 @@ _METHODS: dict[str, tuple[Describe, Callable[[StoredTensors], Decoder]]] = {
     "compressed-tensors": (compressed.describe_compressed, compressed.CompressedDecoder),
     "fp8": (scaled.describe_scaled, scaled.ScaledDecoder),
     "int8": (scaled.describe_scaled, scaled.ScaledDecoder),
-    "mxfp4": (fp4.describe_mxfp4, fp4.Mxfp4Decoder),
-    "nvfp4": (fp4.describe_nvfp4, fp4.Nvfp4Decoder),
+    "mxfp4": (scaled.describe_mxfp4, scaled.Mxfp4Decoder),
+    "nvfp4": (scaled.describe_nvfp4, scaled.Nvfp4Decoder),
 }
 
 #: The scheme closest to each type of GGUF block. K types search for good scales and round them to
@@ -72,7 +71,7 @@ class LogicalWeight:
         stored: the name of the tensor with its values or codes.
         nbytes: all bytes that it takes, with scales and zero points.
         method: how it is stored, for people.
-        kind: the method's name in `QuantizationInfo.methods`; "" for values that are not packed.
+        kind: the method's name in `CodeTensor.method`; "" for values that are not packed.
         scheme: the scheme that rounds to the same levels without calibration, if there is one.
         fault: a sentence that says why its values cannot be read; None if they can.
         stacked: as `TensorInfo.stacked`.
@@ -199,23 +198,21 @@ def _packed(source: ModelSource, info: TensorInfo) -> LogicalWeight:
             kind="gguf",
             scheme=_GGUF_SCHEMES.get(info.dtype),
         )
-    quantization = source.quantization
-    assert quantization is not None, "codes without a quantization"
-    method = quantization.methods.get(info.name, quantization.method)
+    assert source.quantization is not None, "codes without a quantization"
+    code = source.quantization.codes[info.name]
+    method = code.method
     settings = quantization_config(source.config)
     if method in ("fp8", "int8") and declared_method(settings) == "compressed-tensors":
         method = "compressed-tensors"
     if method not in _METHODS or len(info.shape) < 2:
-        raise cannot_decode(
-            source, info.name, f"qtui does not decode {method} of shape {info.shape}"
-        )
-    described = _METHODS[method][0](source, info.name)
-    companions = quantization.companions.get(info.name, ())
+        stored = f"qtui does not decode {method} of shape {info.shape}"
+        raise cannot_decode(source, info.name, stored)
+    described = _METHODS[method][0](StoredTensors(source, info.name))
     return LogicalWeight(
         name=name_of_weight(info.name),
         shape=described.shape,
         stored=info.name,
-        nbytes=info.nbytes + sum(source.tensors[n].nbytes for n in set(companions)),
+        nbytes=info.nbytes + sum(source.tensors[n].nbytes for n in set(code.companions)),
         method=described.method,
         kind=method,
         scheme=described.scheme,

@@ -1,6 +1,6 @@
 """What a quantization scheme does to a tensor: codes, values, error, and whether it is normal."""
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
+from qtui_core.answers import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.job import Cancelled
 from qtui_core.quant.attribution import attribute_error, decomposition_sweep, keep_columns
 from qtui_core.quant.columns import ColumnStatistics

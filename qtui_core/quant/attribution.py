@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport
+from qtui_core.answers import ErrorReport, OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job
@@ -38,7 +38,6 @@ from qtui_core.quant.plan import (
     scan,
     unread_plan,
 )
-from qtui_core.quant.reading import read
 from qtui_core.schemes.scheme import Scheme
 
 #: The most columns that are tried one by one: each trial quantizes the whole tensor once more.
@@ -85,17 +84,9 @@ class Attribution:
         """The share of the squared error that lies in these columns together."""
         return float(self.own_shares[np.unique(np.array(columns, np.int64))].sum())
 
-    def most_error(self, count: int) -> tuple[int, ...]:
-        """The columns that hold the most error, largest first; columns without error are left
-        out."""
-        return _largest(self.by_column, count)
 
-    def most_error_rows(self, count: int) -> tuple[int, ...]:
-        """The rows that hold the most error, largest first; rows without error are left out."""
-        return _largest(self.by_row, count)
-
-
-def _largest(sums: Float64, count: int) -> tuple[int, ...]:
+def largest(sums: Float64, count: int) -> tuple[int, ...]:
+    """The places of the largest sums, which are of columns or rows, largest first and above 0."""
     order = np.argsort(-sums, kind="stable")[:count]
     return tuple(int(place) for place in order if sums[place] > 0)
 
@@ -212,7 +203,7 @@ def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) ->
     if not 0 <= count <= MAX_TRIED:
         raise UsageError(f"At most {MAX_TRIED} columns are tried one by one; {count} is too many.")
     large = [c.column for c in columns.largest(count) if c.absmax]
-    wrong = attribution.most_error(count)
+    wrong = largest(attribution.by_column, count)
     chosen: dict[int, None] = {}
     for place in range(count):
         for order in (large, wrong):
@@ -256,25 +247,22 @@ def decomposition_sweep(
     schemes = [replace(scheme, outlier_threshold=float(t)) for t in thresholds]
     if not schemes:
         return ()
-    elements = elements_of(x)
+    elements, columns = elements_of(x), ColumnScan()
     reads = 1 + first_passes(schemes[0], elements.shape)
     jobs = job.parts([1] * reads)
-
-    def results_of(reducers: list[Any]) -> list[Any]:
-        read(elements, reducers, next(jobs))
-        return [reducer.result() for reducer in reducers]
-
-    (columns,) = results_of([ColumnScan()])
-    plans = [
-        replace(
+    scan(elements, [columns], job=next(jobs))
+    absmax = columns.result().absmax
+    plans = {
+        one: replace(
             unread_plan(one, elements.shape),
-            decomposition=decompose(one.granularity, threshold, columns.absmax),
+            decomposition=decompose(one.granularity, threshold, absmax),
         )
         for one, threshold in zip(schemes, thresholds, strict=True)
-    ]
+    }
     if reads > 2:
-        plans = results_of([PlanScan(plan) for plan in plans])
-    errors = [ErrorScan(plan.scheme) for plan in plans]
-    for error, plan in zip(errors, plans, strict=True):
-        error.plans = (plan,)
-    return tuple(results_of(errors))
+        finding = [PlanScan(plan) for plan in plans.values()]
+        scan(elements, finding, job=next(jobs))
+        plans = {one: plan.result() for one, plan in zip(plans, finding, strict=True)}
+    errors = [ErrorScan(one) for one in schemes]
+    scan(elements, errors, plans=plans, job=next(jobs))
+    return tuple(error.result() for error in errors)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
+from qtui_core.answers import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coders import make_coder
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import matrix_shape, run_lengths
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.plan import make_coder
 from qtui_core.quant.storage import bits_per_parameter
 from qtui_core.quantities import percent, plural
 from qtui_core.schemes.granularity import (
@@ -222,18 +222,16 @@ def finer_that_save(case: Case) -> list[Scheme]:
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:
     """(scheme, expected SQNR in decibels) of the best scheme with the same granularity and no more
     bits, if it is expected to be noticeably better on Gaussian values of this size; else None."""
-    better = []
+    best, gained = None, -math.inf
     for scheme in same_bits(case.scheme):
-        added = bits_per_parameter(scheme, case.report.shape) - case.report.bits_per_parameter
+        added = case.bits_of(scheme) - case.report.bits_per_parameter
         if scheme in seen or scheme == case.scheme or added > SAME_BITS or not case.saves(scheme):
             continue
-        db = expected_db(scheme, case)
-        if db is not None and db > case.db + NOTICEABLE_DB:
-            better.append((db - DB_PER_BIT * max(0.0, added), scheme, db))
-    if not better:
-        return None
-    _, scheme, db = max(better, key=lambda f: f[0])
-    return scheme, db
+        db = expected_db(scheme, case) or 0.0
+        gain = db - DB_PER_BIT * max(0.0, added)
+        if db > case.db + NOTICEABLE_DB and gain > gained:
+            best, gained = (scheme, db), gain
+    return best
 
 
 def same_bits(scheme: Scheme) -> Iterator[Scheme]:

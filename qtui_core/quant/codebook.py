@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.answers.codes import NF4Construction, NF4Level, NF4Step
+from qtui_core.answers import NF4Construction, NF4Level, NF4Step
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.layout import Float32
 from qtui_core.schemes.scheme import NESTED_BLOCK
@@ -82,15 +82,10 @@ OFFSET = 0.9677083
 POSITIVE, NEGATIVE = 8, 7
 
 
-def construct_nf4(offset: float = OFFSET) -> NF4Construction:
-    """NF4 from normal quantiles. The published constants have the default offset.
-
-    Raises ValueError for an offset that is not between 0.5 and 1.
-    """
-    if not 0.5 < offset < 1:
-        raise ValueError(f"the outermost probability is between 0.5 and 1; got {offset}")
-    positive = np.linspace(offset, 0.5, POSITIVE + 1)[:-1]
-    negative = np.linspace(offset, 0.5, NEGATIVE + 1)[:-1]
+def construct_nf4() -> NF4Construction:
+    """NF4 from normal quantiles."""
+    positive = np.linspace(OFFSET, 0.5, POSITIVE + 1)[:-1]
+    negative = np.linspace(OFFSET, 0.5, NEGATIVE + 1)[:-1]
     quantile_of = NormalDist().inv_cdf
     above = [(float(p), quantile_of(float(p))) for p in positive]
     below = [(1 - float(p), -quantile_of(float(p))) for p in negative]
@@ -98,7 +93,6 @@ def construct_nf4(offset: float = OFFSET) -> NF4Construction:
     largest = ascending[-1][1]
     derived = np.array([quantile / largest for _, quantile in ascending])
     ulps = _ulps(derived.astype(np.float32))
-    float32_ulps = _ulps(_in_float32(offset))
     levels = tuple(
         NF4Level(
             code,
@@ -107,11 +101,10 @@ def construct_nf4(offset: float = OFFSET) -> NF4Construction:
             float(derived[code]),
             float(NF4_LEVELS[code]),
             int(ulps[code]),
-            int(float32_ulps[code]),
         )
         for code, (probability, quantile) in enumerate(ascending)
     )
-    return NF4Construction(offset, levels, _steps(levels, largest))
+    return NF4Construction(OFFSET, levels, _steps(levels, largest))
 
 
 def _ulps(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -123,19 +116,6 @@ def _ulps(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         return np.where(words < 0, -(words & 0x7FFF_FFFF), words)
 
     return ordered(levels) - ordered(NF4_LEVELS)
-
-
-def _in_float32(offset: float) -> npt.NDArray[np.float32]:
-    """The same with probabilities, quantiles and quotients each rounded to float32."""
-    quantile_of = NormalDist().inv_cdf
-
-    def quantiles(count: int) -> list[float]:
-        return [quantile_of(float(p)) for p in _linspace(offset, 0.5, count + 1)[:-1]]
-
-    values = [*quantiles(POSITIVE), 0.0, *(-q for q in quantiles(NEGATIVE))]
-    ascending = np.sort(np.array(values, np.float32))
-    result: npt.NDArray[np.float32] = ascending / ascending[-1]
-    return result
 
 
 def _linspace(start: float, end: float, count: int) -> Float32:
@@ -151,7 +131,6 @@ def _linspace(start: float, end: float, count: int) -> Float32:
 
 def _steps(levels: tuple[NF4Level, ...], largest: float) -> tuple[NF4Step, ...]:
     exact = sum(level.ulps == 0 for level in levels)
-    exact32 = sum(level.float32_ulps == 0 for level in levels)
     furthest = max(abs(level.ulps) for level in levels)
     return (
         NF4Step(
@@ -182,8 +161,8 @@ def _steps(levels: tuple[NF4Level, ...], largest: float) -> tuple[NF4Step, ...]:
         NF4Step(
             "published constants",
             f"Of the float64 results {exact} of 16 round to the published float32 constants, the "
-            f"others miss by up to {furthest} float32 steps; in float32 throughout, as they were "
-            f"made, {exact32} of 16 hit: use the constants and never compute them anew.",
+            f"others miss by up to {furthest} float32 steps, as those were made in float32 "
+            f"throughout: use the constants and never compute them anew.",
             "published",
         ),
     )

@@ -15,18 +15,21 @@ operations are repeated one by one, so that codes and scales have the same bytes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.formats import E2M1, E4M3, FloatFormat, get_format
-from qtui_core.quant.codebook import SMALLEST_ABSMAX
+from qtui_core.formats import E2M1, E4M3, FloatFormat, float_format, get_format
+from qtui_core.quant.codebook import LEVELS, SMALLEST_ABSMAX
 from qtui_core.quant.layout import Extent, Float32
 from qtui_core.quant.levels import E8M0_BIAS, integer_range, power_of_two, scale_codes
 from qtui_core.quant.narrow import FixedPoint, NarrowFloat, NumberFormat, WideFloat
 from qtui_core.quant.rounding import Words, to_integers
+from qtui_core.schemes.granularity import PerBlock
+from qtui_core.schemes.scheme import Family, Scheme
 
 Codes = npt.NDArray[Any]
 
@@ -508,3 +511,30 @@ class TwoLevelCoder(NumberCoder):
         return GroupScales(
             self.tensor * block, code=code, inverse=np.float32(1) / self.tensor / block
         )
+
+
+@lru_cache(maxsize=256)
+def make_coder(scheme: Scheme) -> Coder:
+    """The coder of a scheme's format and scale rule. Coders hold tables and no state."""
+    match scheme.family:
+        case Family.CODEBOOK:
+            assert isinstance(scheme.granularity, PerBlock)
+            return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
+        case Family.INTEGER:
+            if scheme.float_zero_point:
+                return FloatZeroCoder(scheme.bits)
+            if not scheme.symmetric:
+                return AsymmetricCoder(scheme.bits)
+            if scheme.scale_rule == "signed":
+                return SignedCoder(scheme.bits)
+            decomposed = scheme.outlier_threshold is not None and scheme.scale_rule == "absmax"
+            return SymmetricCoder(scheme.bits, scheme.scale_rule, decomposed)
+        case Family.MICROSCALING:
+            assert scheme.element is not None
+            return MicroscalingCoder(scheme.element, scheme.scale_rule)
+        case Family.TWO_LEVEL:
+            return TwoLevelCoder()
+        case Family.TERNARY:
+            return TernaryCoder()
+    fmt = float_format(scheme.format)
+    return CastCoder(fmt) if scheme.family is Family.CAST else ScaledFloatCoder(fmt)

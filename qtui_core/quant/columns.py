@@ -25,12 +25,11 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Elements, Segment
-from qtui_core.quant.layout import Bool, Float32, Float64, rectangles
+from qtui_core.quant.layout import Bool, Float32, Float64, Int64, rectangles
 from qtui_core.quant.reading import Reducer
 from qtui_core.schemes.granularity import Granularity, PerRow, PerToken
 
 Float16 = npt.NDArray[np.float16]
-Int64 = npt.NDArray[np.int64]
 
 _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 
@@ -77,13 +76,8 @@ class ColumnStatistics:
     def magnitude(self, column: int) -> ColumnMagnitude:
         """The numbers of one column."""
         absmax, rms = float(self.absmax[column]), float(self.rms[column])
-        return ColumnMagnitude(
-            column,
-            absmax,
-            rms,
-            _ratio(absmax, self.median_absmax),
-            _ratio(rms, self.median_rms),
-        )
+        ratios = _ratio(absmax, self.median_absmax), _ratio(rms, self.median_rms)
+        return ColumnMagnitude(column, absmax, rms, *ratios)
 
     def largest(self, count: int) -> tuple[ColumnMagnitude, ...]:
         """The columns of the largest absmax, and so of the largest ratio to the median's. Of

@@ -10,13 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport, TensorStatistics
+from qtui_core.answers import ErrorReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.case import EXACT_DB, Case
+from qtui_core.quant.coders import make_coder
 from qtui_core.quant.explain import NOTHING, Rows, first_row, said_of
 from qtui_core.quant.granularities import TOLERANCE, at_equal_bits
 from qtui_core.quant.occupancy import Occupancy
-from qtui_core.quant.plan import make_coder
 from qtui_core.quantities import db_text, phrase
 
 #: Decibels: a smaller difference counts as none.
@@ -117,8 +117,8 @@ def verdict(
     resized: bool = False,
     stored_bits: float = math.inf,
 ) -> str:
-    """A sentence: which scheme wins and by how much, whether it would win on a Gaussian tensor,
-    why, and what to do. Only schemes with the bits of the first are compared; the others are named.
+    """A sentence: which scheme wins and by how much, why, and what to do. Only
+    schemes with the bits of the first are compared; the others are named.
 
     Args:
         contenders: the schemes with their measurements, none or more.
@@ -181,19 +181,6 @@ def _integers_and_normal(contest: Contest) -> str:
     else:
         ahead, behind, why = normal, integer, _why_normal(normal, integer)
     return f" {ahead.name} beats {behind.name} by {ahead.db - behind.db:.1f} dB: {why}."
-
-
-def _beside_gaussian(contest: Contest) -> str:
-    known = {c.name: c.report.gaussian_sqnr_db or -math.inf for c in contest.equal}
-    expected = max(known, key=lambda name: known[name])
-    lead = known[expected] - known[contest.best.name]
-    if not math.isfinite(lead):
-        return ""
-    if expected == contest.best.name:
-        return ", as on a Gaussian"
-    if lead < SAME_DB:
-        return f" (on a Gaussian {expected} is as good)"
-    return f" (on a Gaussian {expected} wins by {lead:.1f})"
 
 
 # --- what to do
@@ -276,13 +263,10 @@ def _exact(contest: Contest) -> str | None:
     alike = [c for c in rivals if c.db > EXACT_DB]
     if not alike:
         return None
-    exact = [c for c in alike if c.db == math.inf]
     rest = _left_out(contest) if len(contest.equal) > 1 else ""
-    keep = f"{phrase([c.name for c in exact or alike])} keep{'s' * (len(exact or alike) == 1)}"
-    if exact:
-        return f"{keep} every element of this tensor exactly.{rest}"
-    least = db_text(min(c.db for c in alike))
-    return f"{keep} {least} dB of this tensor or more, about what float32 does.{rest}"
+    keep = f"{phrase([c.name for c in alike])} keep{'s' * (len(alike) == 1)}"
+    how = "exactly" if all(c.db == math.inf for c in alike) else "to the rounding of float32"
+    return f"{keep} every element of this tensor {how}.{rest}"
 
 
 def _ahead(rivals: Sequence[Contender], verb: str) -> str:
@@ -307,7 +291,7 @@ def _unequal(contest: Contest) -> str | None:
 def _equal(contest: Contest) -> str:
     return (
         f"At equal bits ({contest.best.bits:.3f}) {_ahead(contest.equal, 'wins by')}"
-        f"{_beside_gaussian(contest)}.{_integers_and_normal(contest)}{_left_out(contest)}"
+        f".{_integers_and_normal(contest)}{_left_out(contest)}"
     )
 
 

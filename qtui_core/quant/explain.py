@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
-from qtui_core.formats import BF16, FP16, FloatFormat, get_format
+from qtui_core.answers import ErrorReport, OutlierReport, TensorStatistics
+from qtui_core.formats import BF16, FP16, float_format, get_format
 from qtui_core.quant.case import (
     DB_PER_BIT,
     EXACT_DB,
@@ -28,21 +28,15 @@ from qtui_core.quant.case import (
     groups_of,
     zero_point_scheme,
 )
+from qtui_core.quant.coders import make_coder
 from qtui_core.quant.gaussian import outlier_relative_mse
 from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.outliers import crowded_columns
-from qtui_core.quant.plan import make_coder
 from qtui_core.quant.rounding import ROUNDING_NOISE
 from qtui_core.quant.storage import KEPT_BITS
 from qtui_core.quantities import db_text, percent, plural, power_text
-from qtui_core.schemes.granularity import (
-    PerModel,
-    PerRow,
-    PerTensor,
-)
-from qtui_core.schemes.scheme import (
-    Family,
-)
+from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor
+from qtui_core.schemes.scheme import Family
 
 Fact = TypeVar("Fact")
 #: (name, what a row says of a fact, or None if it does not apply), in the order of trial.
@@ -78,8 +72,7 @@ def nonfinite_sentence(report: ErrorReport) -> str | None:
 def _subnormals(case: Case) -> str | None:
     if case.scheme.family is not Family.CAST or not case.report.subnormal:
         return None
-    fmt = get_format(case.scheme.format)
-    assert isinstance(fmt, FloatFormat)
+    fmt = float_format(case.scheme.format)
     # The error of normal numbers is bounded; the rest is from subnormals.
     nearest = case.scheme.rounding == "nearest"
     most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
@@ -146,17 +139,6 @@ def _outliers(case: Case) -> str | None:
     return text
 
 
-def _octaves(case: Case) -> str | None:
-    """Floats of 8 bits and more: the relative error depends on the place of a value in its octave,
-    the interval between two powers of two."""
-    if not case.wide_float:
-        return None
-    return (
-        "the error of a float depends on where between two powers of two a value lies, and these "
-        "lie worse than Gaussian ones"
-    )
-
-
 def _heavy_tails(case: Case) -> str | None:
     if case.kurtosis is None or case.kurtosis <= HEAVY_TAILS:
         return None
@@ -194,7 +176,7 @@ CAUSES: Rows[Case] = (
     ("model scale", _model_scale),
     ("smallest scale", _smallest_scale),
     ("outliers", _outliers),
-    ("octaves", _octaves),
+    ("octaves", lambda case: _between_levels(case) if case.wide_float else None),
     ("spread", _heavy_tails),
     ("off centre", _off_centre),
     ("light tails", _light_tails),
@@ -308,8 +290,7 @@ def _multiply_for_the_scale(case: Case) -> str:
 
 
 def _multiply_for_the_cast(case: Case) -> str:
-    fmt = get_format(case.scheme.format)
-    assert isinstance(fmt, FloatFormat)
+    fmt = float_format(case.scheme.format)
     # So far above the smallest normal number, a share of about 2^-5 of normal values is below it.
     power = max(1, math.ceil(math.log2(float(fmt.min_normal) / case.rms)) + 5)
     if case.stats is not None and case.stats.absmax * 2.0**power <= float(fmt.max):

@@ -17,10 +17,9 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.job import Job
-from qtui_core.quant.coders import LARGEST
+from qtui_core.quant.coders import LARGEST, make_coder
 from qtui_core.quant.elements import ModelExtent
 from qtui_core.quant.layout import Extent, Float32, Float64, matrix_shape, run_lengths
-from qtui_core.quant.plan import make_coder
 from qtui_core.quant.quantized import quantize
 from qtui_core.schemes.granularity import PerBlock, PerGroup, PerModel, PerRow
 from qtui_core.schemes.scheme import Family, Scheme

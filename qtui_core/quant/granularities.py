@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from qtui_core.answers.codes import EqualBits
+from qtui_core.answers import EqualBits
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.layout import layout_of, matrix_shape, scale_shape
@@ -30,6 +30,7 @@ from qtui_core.schemes.granularity import (
     PerTensor,
     PerTile,
     PerToken,
+    size_of,
 )
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import RESIZABLE, type_of_groups
@@ -107,8 +108,6 @@ def at_equal_bits(
     schemes: Sequence[Scheme],
     shape: tuple[int, ...],
     bits: Fraction | float,
-    *,
-    tolerance: Fraction = TOLERANCE,
 ) -> tuple[EqualBits, ...]:
     """Each scheme at `bits` per parameter in a tensor of `shape`, or as close as it can come.
 
@@ -121,25 +120,23 @@ def at_equal_bits(
     """
     if not math.prod(shape):
         raise UsageError("An empty tensor has no bits per parameter to be made equal.")
-    return tuple(_nearest(scheme, shape, Fraction(bits), tolerance) for scheme in schemes)
+    return tuple(_nearest(scheme, shape, Fraction(bits)) for scheme in schemes)
 
 
-def _nearest(
-    scheme: Scheme, shape: tuple[int, ...], wanted: Fraction, tolerance: Fraction
-) -> EqualBits:
+def _nearest(scheme: Scheme, shape: tuple[int, ...], wanted: Fraction) -> EqualBits:
     def bits_of(candidate: Scheme) -> Fraction:
         return bit_budget(candidate, shape).bits_per_parameter
 
     def farness(candidate: Scheme) -> tuple[Fraction, int]:
         # Of equally close sizes take the smaller, which can only be more accurate.
-        return abs(bits_of(candidate) - wanted), _size(candidate)
+        return abs(bits_of(candidate) - wanted), size_of(candidate.granularity) or 0
 
     best = scheme
     for kind in _kinds(scheme, wanted):
-        if farness(best)[0] > tolerance / 2:  # else an unusual size gains nothing
+        if farness(best)[0] > TOLERANCE / 2:  # else an unusual size gains nothing
             best = min([best, *_resized(scheme, kind, shape, wanted)], key=farness)
     difference = bits_of(best) - wanted
-    equal = abs(difference) <= tolerance
+    equal = abs(difference) <= TOLERANCE
     note = "" if equal else _why_not(scheme, best, wanted + difference, wanted)
     return EqualBits(scheme, best, wanted + difference, difference, equal, note)
 
@@ -177,10 +174,6 @@ def _resized(
     if size > 1:
         groups = -(-length // (size - 1))
         yield resized(-(-length // groups))
-
-
-def _size(scheme: Scheme) -> int:
-    return getattr(scheme.granularity, "size", 0)
 
 
 def _why_not(scheme: Scheme, best: Scheme, bits: Fraction, wanted: Fraction) -> str:

@@ -30,6 +30,7 @@ from qtui_core.schemes.granularity import (
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 #: Elements at once for several small steps: in the second-level cache, and long for two threads.
@@ -102,58 +103,51 @@ class Tiles:
 Layout = Whole | Runs | RaggedRows | Columns | Tiles
 
 
+def tiles_of(
+    granularity: Granularity | None, shape: tuple[int, ...]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The matrix that a tensor is seen as, `(rows, columns)`, and how many of its rows and columns
+    share a scale; what remains at its right and lower edge has scales too."""
+    rows, columns = matrix_shape(shape)
+    match granularity:
+        case PerRow():
+            return (rows, columns), (1, columns)
+        case PerColumn():
+            return (rows, columns), (rows, 1)
+        case PerGroup(size):
+            return (rows, columns), (1, size)
+        case PerTile(height, width):
+            return (rows, columns), (height, width)
+        case PerToken():  # the last dimension, whatever the others are
+            length = shape[-1] if shape else 1
+            return (rows * columns // max(1, length), length), (1, length)
+        case PerBlock(size):
+            return (1, rows * columns), (1, size)
+    return (rows, columns), (rows, columns)
+
+
 def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout:
     """The layout of a tensor of this shape; Whole if there is no scale."""
-    rows, columns = matrix_shape(shape)
-    count = rows * columns
-    match granularity:
-        case PerColumn() if rows > 1:
-            return Columns(columns)
-        case PerColumn():
-            return Runs(1)
-        case PerGroup(size) if rows > 1 and size < columns and columns % size:
-            return RaggedRows(columns, size)
-        case PerGroup(size):
-            run = min(size, columns)
-        case PerRow():
-            run = columns
-        case PerToken():
-            run = _token_length(shape)
-        case PerTile(height, width) if min(height, rows) == 1:
-            return layout_of(PerGroup(width), (rows, columns))
-        case PerTile(height, width) if rows and width < columns:
-            return Tiles(columns, min(height, rows), width)
-        case PerTile(height, _):
-            run = height * columns
-        case PerBlock(size):
-            # A single block keeps its own layout, as its kernels recognise a short block by its
-            # length.
-            return Runs(size) if size <= count else Whole()
-        case _:
-            return Whole()
-    return Runs(run) if 0 < run < count else Whole()
+    (rows, columns), (height, width) = tiles_of(granularity, shape)
+    count, height, width = rows * columns, min(height, rows), min(width, columns)
+    if isinstance(granularity, PerColumn) and rows > 1:
+        return Columns(columns)
+    if not count:
+        return Whole()
+    if width == columns or (height == 1 and (rows == 1 or columns % width == 0)):
+        # A single block keeps its own layout, as its kernels recognise a short block by its length.
+        single = isinstance(granularity, PerBlock) and granularity.size == count
+        return Runs(height * width) if single or 0 < height * width < count else Whole()
+    return RaggedRows(columns, width) if height == 1 else Tiles(columns, height, width)
 
 
 def scale_shape(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of the array of scales, as the docstrings of the granularities give it."""
-    rows, columns = matrix_shape(shape)
+    (rows, columns), (height, width) = tiles_of(granularity, shape)
     if granularity is None or rows * columns == 0:
         return (0,)
-    match granularity:
-        case PerModel() | PerTensor():
-            return (1,)
-        case PerRow():
-            return (rows, 1)
-        case PerToken():
-            return (rows * columns // _token_length(shape), 1)
-        case PerTile(height, width):
-            return (-(-rows // height), -(-columns // width))
-        case PerColumn():
-            return (1, columns)
-        case PerGroup(size):
-            return (rows, -(-columns // size))
-        case PerBlock(size):
-            return (-(-rows * columns // size),)
+    grid = -(-rows // height), -(-columns // width)
+    return grid[1:] if isinstance(granularity, PerModel | PerTensor | PerBlock) else grid
 
 
 def scale_index(
@@ -161,60 +155,29 @@ def scale_index(
 ) -> int | None:
     """The index of the scale of element [row, column] in the flattened scales; None without
     scales."""
-    columns = matrix_shape(shape)[1]
-    match granularity:
-        case None:
-            return None
-        case PerModel() | PerTensor():
-            return 0
-        case PerRow():
-            return row
-        case PerToken():
-            return (row * columns + column) // _token_length(shape)
-        case PerTile(height, width):
-            return row // height * -(-columns // width) + column // width
-        case PerColumn():
-            return column
-        case PerGroup(size):
-            return row * -(-columns // size) + column // size
-        case PerBlock(size):
-            return (row * columns + column) // size
+    if granularity is None:
+        return None
+    (_, columns), (height, width) = tiles_of(granularity, shape)
+    row, column = divmod(row * matrix_shape(shape)[1] + column, columns)
+    return row // height * -(-columns // width) + column // width
 
 
 def run_lengths(granularity: Granularity | None, shape: tuple[int, ...]) -> dict[int, int]:
     """How many groups there are of each length: `{64: 1000, 12: 1}`. Empty without scales."""
-    rows, columns = matrix_shape(shape)
-    count = rows * columns
-    if granularity is None or count == 0:
+    (rows, columns), (height, width) = tiles_of(granularity, shape)
+    if granularity is None or rows * columns == 0:
         return {}
-    match layout_of(granularity, shape):
-        case Columns(width):
-            return {rows: width}
-        case Runs(size):
-            return _cut(count, size, 1)
-        case RaggedRows(width, size):
-            return _cut(width, size, rows)
-        case Tiles(width, tile_height, tile_width):
-            lengths: Counter[int] = Counter()
-            for tall, times in _cut(rows, tile_height, 1).items():
-                for wide, many in _cut(width, tile_width, 1).items():
-                    lengths[tall * wide] += times * many
-            return dict(lengths)
-        case Whole():
-            return {count: 1}
+    lengths: Counter[int] = Counter()
+    for tall, times in _cut(rows, height).items():
+        for wide, many in _cut(columns, width).items():
+            lengths[tall * wide] += times * many
+    return dict(lengths)
 
 
-def _token_length(shape: tuple[int, ...]) -> int:
-    """Elements of a token: the last dimension, whatever the other dimensions are."""
-    return shape[-1] if shape else 1
-
-
-def _cut(length: int, size: int, times: int) -> dict[int, int]:
+def _cut(length: int, size: int) -> dict[int, int]:
+    """How many pieces of each length `size` cuts a length into."""
     full, rest = divmod(length, size)
-    lengths = {size: full * times} if full else {}
-    if rest:
-        lengths[rest] = times
-    return lengths
+    return {piece: times for piece, times in ((size, full), (rest, 1)) if piece and times}
 
 
 def rectangles(

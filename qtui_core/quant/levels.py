@@ -3,14 +3,13 @@ group can then represent, and the codes of a scheme: bit pattern, level, and whe
 get it.
 
 The numbers of a rule of `SCALE_RULES` are defined only here: for integers the codes and steps
-(`INTEGER_RANGES`), for power-of-two scales the code of a float32 absmax (`scale_codes`). Source of
+(`integer_range`), for power-of-two scales the code of a float32 absmax (`scale_codes`). Source of
 the rules for powers of two: torchao's `to_mx` (torchao 0.18, `prototype/mx_formats/mx_tensor.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache, lru_cache
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FloatFormat, Format, decode, get_format
 from qtui_core.quant.codebook import LEVELS
-from qtui_core.quant.layout import Float32, Float64
+from qtui_core.quant.layout import Float32, Float64, Int64
 from qtui_core.schemes.scheme import Family, Scheme, check_countable
 
 FLOAT32_MANTISSA = 23
@@ -27,8 +26,6 @@ FLOAT32_BIAS = 127
 #: The E8M0 code of 1, and the largest code that is a number: 2^127. 255 is NaN.
 E8M0_BIAS = 127
 E8M0_LARGEST = 254
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,17 +38,13 @@ class IntegerRange:
     steps: float
 
 
-#: By rule: a function of half the number of codes, 2^(bits - 1).
-INTEGER_RANGES: dict[str, Callable[[int], IntegerRange]] = {
-    "absmax": lambda half: IntegerRange(1 - half, half - 1, half - 1),
-    "full": lambda half: IntegerRange(-half, half - 1, half - 0.5),
-    "signed": lambda half: IntegerRange(-half, half - 1, -half),
-}
-
-
 def integer_range(rule: str, bits: int) -> IntegerRange:
     """The codes of symmetric integers of `bits` bits under a rule."""
-    return INTEGER_RANGES[rule](2 ** (bits - 1))
+    half = 2 ** (bits - 1)
+    lowest, steps = {"absmax": (1 - half, half - 1), "full": (-half, half - 0.5)}.get(
+        rule, (-half, -half)
+    )
+    return IntegerRange(lowest, half - 1, steps)
 
 
 def scale_codes(

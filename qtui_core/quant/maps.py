@@ -17,7 +17,6 @@ from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.codebook import unpack_nibbles
-from qtui_core.quant.columns import Int64
 from qtui_core.quant.elements import (
     SEGMENT,
     Elements,
@@ -26,7 +25,7 @@ from qtui_core.quant.elements import (
     TensorLike,
     elements_of,
 )
-from qtui_core.quant.layout import Float32, Float64, group_views, rectangles
+from qtui_core.quant.layout import Float32, Float64, Int64, group_views, rectangles
 from qtui_core.quant.plan import Plan, SchemeReducer, encode, prepare, round_trip, scan
 from qtui_core.schemes.scheme import Family, Scheme
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.gaussian import gaussian_relative_mse
@@ -90,12 +90,8 @@ class ErrorScan(SchemeReducer[tuple[Any, ...]]):
         self._sums += sums
 
     def result(self) -> ErrorReport:
-        plan, scheme, shape, count = (
-            self.plan,
-            self.scheme,
-            self._elements.shape,
-            self._elements.count,
-        )
+        scheme, shape, count = self.scheme, self._elements.shape, self._elements.count
+        columns = self.plan.outlier_columns
         squared_error, squared = self._sums[:2].tolist()
         nonfinite, saturated, subnormal = map(int, self._sums[2:])
         finite = count - nonfinite
@@ -118,12 +114,12 @@ class ErrorScan(SchemeReducer[tuple[Any, ...]]):
             sqnr_db=decibels(relative),
             max_abs_error=self._max_error,
             max_abs_error_index=divmod(self._place, matrix_shape(shape)[1]) if count else None,
-            bits_per_parameter=bits_per_parameter(scheme, shape, plan.outlier_columns),
-            bytes=quantized_bytes(scheme, shape, plan.outlier_columns),
+            bits_per_parameter=bits_per_parameter(scheme, shape, columns),
+            bytes=quantized_bytes(scheme, shape, columns),
             gaussian_mse=None if gaussian is None else gaussian * power,
             gaussian_relative_mse=gaussian,
             gaussian_sqnr_db=decibels(gaussian),
-            outlier_columns=plan.outlier_columns,
+            outlier_columns=columns,
             signal=squared,
         )
 

@@ -6,7 +6,7 @@ that number.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,8 @@ SIGN = np.uint32(0x8000_0000)
 EXPONENT = np.uint32(0x7F80_0000)
 
 
-class NumberFormat(Protocol):
-    """The numbers of one format.
+class _Float:
+    """What narrow and wide floats share.
 
     Attributes:
         largest: the largest number.
@@ -31,21 +31,6 @@ class NumberFormat(Protocol):
         nan_code: of the NaN that is written, None if there is none.
         infinity_codes: of +inf and -inf, None if there are none.
     """
-
-    largest: np.float32
-    smallest_normal: np.float32
-    mantissa_bits: int
-    code_dtype: np.dtype[Any]
-    nan_code: int | None
-    infinity_codes: tuple[int, int] | None
-
-    def codes(self, x: Float32, noise: Words | None) -> npt.NDArray[Any]: ...
-    def round(self, x: Float32, noise: Words | None) -> Float32: ...
-    def numbers(self, codes: npt.NDArray[Any], out: Float32) -> None: ...
-
-
-class _Float:
-    """What narrow and wide floats share."""
 
     def __init__(self, fmt: FloatFormat) -> None:
         self.largest = np.float32(float(fmt.max))
@@ -165,3 +150,6 @@ class FixedPoint:
 
     def numbers(self, codes: npt.NDArray[Any], out: Float32) -> None:
         np.multiply(codes, np.float32(1 / 64), out=out)
+
+
+NumberFormat: TypeAlias = NarrowFloat | WideFloat | FixedPoint

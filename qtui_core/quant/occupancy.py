@@ -19,14 +19,12 @@ from qtui_core.job import Job
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.elements import Elements, Segment
 from qtui_core.quant.gaussian import Groups, groups_of
-from qtui_core.quant.layout import Float32, Float64, group_views
+from qtui_core.quant.layout import Float32, Float64, Int64, group_views
 from qtui_core.quant.levels import Alphabet, alphabet_of
 from qtui_core.quant.measure import sum_of_squares
 from qtui_core.quant.plan import Plan, Prepared, SchemeReducer, encode, prepare, scan
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
-
-Int64 = npt.NDArray[np.int64]
 
 DENSITY_BINS = 192
 

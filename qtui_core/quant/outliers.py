@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.answers.tensors import (
+from qtui_core.answers import (
     OUTLIER_SIGMA,
     ColumnCount,
     Outlier,

@@ -15,25 +15,16 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.formats import FloatFormat, get_format
 from qtui_core.job import IDLE, Job
-from qtui_core.quant.codebook import LEVELS, NestedScales, pack_nibbles, quantize_scales
+from qtui_core.quant.codebook import NestedScales, pack_nibbles, quantize_scales
 from qtui_core.quant.coders import (
     LARGEST,
     NO_SCALES,
-    AsymmetricCoder,
-    CastCoder,
-    CodebookCoder,
     Coder,
     Codes,
-    FloatZeroCoder,
     GroupScales,
-    MicroscalingCoder,
-    ScaledFloatCoder,
-    SignedCoder,
-    SymmetricCoder,
-    TernaryCoder,
     TwoLevelCoder,
+    make_coder,
 )
 from qtui_core.quant.columns import ColumnScan, Decomposition, decompose
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
@@ -55,36 +46,8 @@ from qtui_core.quant.layout import (
 )
 from qtui_core.quant.reading import Part, Reducer, read
 from qtui_core.quant.rounding import random_words
-from qtui_core.schemes.granularity import PerBlock, PerModel
+from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
-
-
-@lru_cache(maxsize=256)
-def make_coder(scheme: Scheme) -> Coder:
-    """The coder of a scheme's format and scale rule. Coders hold tables and no state."""
-    match scheme.family:
-        case Family.CODEBOOK:
-            assert isinstance(scheme.granularity, PerBlock)
-            return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
-        case Family.INTEGER:
-            if scheme.float_zero_point:
-                return FloatZeroCoder(scheme.bits)
-            if not scheme.symmetric:
-                return AsymmetricCoder(scheme.bits)
-            if scheme.scale_rule == "signed":
-                return SignedCoder(scheme.bits)
-            decomposed = scheme.outlier_threshold is not None and scheme.scale_rule == "absmax"
-            return SymmetricCoder(scheme.bits, scheme.scale_rule, decomposed)
-        case Family.MICROSCALING:
-            assert scheme.element is not None
-            return MicroscalingCoder(scheme.element, scheme.scale_rule)
-        case Family.TWO_LEVEL:
-            return TwoLevelCoder()
-        case Family.TERNARY:
-            return TernaryCoder()
-    fmt = get_format(scheme.format)
-    assert isinstance(fmt, FloatFormat)
-    return CastCoder(fmt) if scheme.family is Family.CAST else ScaledFloatCoder(fmt)
 
 
 @dataclass(frozen=True)

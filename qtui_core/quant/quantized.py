@@ -11,11 +11,12 @@ from qtui_core.dataclass import dataclass
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.codebook import NestedScales, unpack_nibbles
 from qtui_core.quant.coders import Codes, GroupScales
-from qtui_core.quant.columns import Float16, Int64
+from qtui_core.quant.columns import Float16
 from qtui_core.quant.elements import Elements, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import (
     Columns,
     Float32,
+    Int64,
     Whole,
     group_count,
     matrix_shape,

@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from qtui_core.answers.tensors import TensorStatistics
+from qtui_core.answers import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.job import IDLE, Job
 from qtui_core.quant.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.layout import Float32, Float64, work_array
+from qtui_core.quant.layout import Float32, Float64, Int64, work_array
 from qtui_core.quant.plan import scan
 from qtui_core.quant.reading import Reducer
 
@@ -148,7 +147,6 @@ def _moments(x: Float32, absmax: float) -> Moments:
     )
 
 
-Int64 = npt.NDArray[np.int64]
 #: Far more than a screen has columns.
 MOST_BINS = 1 << 20
 
@@ -166,7 +164,6 @@ class HistogramScan(Reducer[Int64]):
             around = max(0.5, abs(low) * 2.0**-24)
             low, high = low - around, high + around
         self.bins, self.low, self.high = bins, low, high
-        self._smallest, self._largest = _float32_within(low, high)
         self._edges = np.linspace(low, high, bins + 1)
 
     def begin(self, elements: Elements) -> None:
@@ -174,7 +171,7 @@ class HistogramScan(Reducer[Int64]):
 
     def take(self, segment: Segment) -> Int64:
         values, edges, last = segment.values, self._edges, self.bins - 1
-        inside = values[(values >= self._smallest) & (values <= self._largest)]
+        inside = values[(values >= np.float64(self.low)) & (values <= np.float64(self.high))]
         place = inside.astype(np.float64)
         place -= self.low
         place *= self.bins / (self.high - self.low)
@@ -201,10 +198,9 @@ def histogram(
 ) -> Histogram:
     """The distribution of the elements from `low` to `high`: how many lie in each bin, int64
     `[bins]`, and the edges of the bins, float64 `[bins + 1]`, of equal distance, as from numpy. An
-    element on an inner edge belongs to the bin above it. Both are empty if no element is finite.
-    By default `low` and `high` are the smallest and
-    the largest finite element, which takes one more pass. Elements outside the range are not
-    counted.
+    element on an inner edge belongs to the bin above it, one outside is not counted. Both are empty
+    if no element is finite. By default `low` and `high` are the smallest and the largest finite
+    element, which takes one more pass.
 
     If all elements have one value, the range is 1 wide around it, as in numpy, or wider if a width
     of 1 would vanish in rounding beside a large value.
@@ -222,15 +218,3 @@ def histogram(
     reducer = HistogramScan(bins, low, high)
     scan(elements, [reducer], job=job)
     return reducer.result()
-
-
-def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:
-    """The smallest and the largest finite float32 in [low, high], so that elements can be compared
-    without conversion. If there is none, the first is larger than the second."""
-    with np.errstate(over="ignore"):
-        smallest, largest = np.float32(low), np.float32(high)
-    if smallest < np.float64(low):
-        smallest = np.nextafter(smallest, np.float32(np.inf))
-    if largest > np.float64(high):
-        largest = np.nextafter(largest, np.float32(-np.inf))
-    return smallest, largest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from qtui_core.answers.codes import BitBudget, BitPart
+from qtui_core.answers import BitBudget, BitPart
 from qtui_core.quant.layout import matrix_shape, scale_shape
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme

@@ -23,14 +23,14 @@ class MemoryLevel:
 
     Attributes:
         name: one of the five below.
-        bytes: of the whole device; `each`: of one multiprocessor, or None if all share it.
+        bytes: of the whole device; `per_unit`: of one multiprocessor, or None if all share it.
         bandwidth: for reading, bytes a second of the whole device; None if it is not stated.
         basis: of the bandwidth; `source`: where it is from and how it follows.
     """
 
     name: str
     bytes: int
-    each: int | None
+    per_unit: int | None
     bandwidth: int | None
     basis: Basis
     source: str
@@ -125,4 +125,4 @@ def _l2(device: Device) -> Speed:
 def bandwidth_of(device: Device, name: str) -> int | None:
     """Bytes a second of the level with this name; None if there is none or its bandwidth is not
     stated."""
-    return next((each.bandwidth for each in hierarchy(device) if each.name == name), None)
+    return next((level.bandwidth for level in hierarchy(device) if level.name == name), None)

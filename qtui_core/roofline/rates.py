@@ -84,8 +84,8 @@ def with_facts(device: Device, facts: DeviceFacts) -> Device:
 def device_of_facts(facts: DeviceFacts, rates: Iterable[MeasuredRate]) -> Device:
     """A device that is not in the catalogue, from what CUDA reports and what was measured: its
     rates and, if CUDA does not report a bandwidth, that of a copy."""
-    found = list(rates)
-    copied = next((rate.per_second for rate in found if rate.what == COPY), None)
+    known = list(rates)
+    copied = next((rate.per_second for rate in known if rate.what == COPY), None)
     memory = facts.total_memory or 0
     return Device(
         name=facts.name,
@@ -103,7 +103,7 @@ def device_of_facts(facts: DeviceFacts, rates: Iterable[MeasuredRate]) -> Device
         rates=MappingProxyType(
             {
                 rate.dtype: rate.per_second
-                for rate in found
+                for rate in known
                 if rate.what == PRODUCT and rate.per_second
             }
         ),

@@ -72,12 +72,12 @@ def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     products = [*products_of(shape, plan)]
     inside = [product for product in products if product.index is not None]
     for index, of_layer in groupby(inside, key=lambda product: product.index):
-        layer, found = shape.layers[index or 0], [*of_layer]
+        layer, own = shape.layers[index or 0], [*of_layer]
         for norm in layer.norms:
             yield _norm(norm, plan)
-        for label, product in _labels(sorted(found, key=_comes_last)):
+        for label, product in _labels(sorted(own, key=_comes_last)):
             yield from _product(label, product, plan, storage)
-        yield from _adapters(found, plan)
+        yield from _adapters(own, plan)
         yield from _rotation(layer, plan)
         yield from _attention(layer, plan)
         yield from _activation(layer, plan)
@@ -228,9 +228,9 @@ def _decode(
     for product in products:
         if isinstance(product.module, Linear):
             packed = storage.is_quantized(product.name, product.module)
-            each = _packed_bytes(plan, product.module) if packed else e
+            bytes_each = _packed_bytes(plan, product.module) if packed else e
             parameters += product.parameters
-            moved += round(product.parameters * each)
+            moved += round(product.parameters * bytes_each)
     if parameters:
         yield Operation(
             "products of a token", "decode", plan.generate, 2 * plan.batch * parameters, moved,

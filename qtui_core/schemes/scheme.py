@@ -329,16 +329,8 @@ def scheme_arguments(text: str) -> dict[str, Any]:
             )
         chosen[kind] = part
         arguments |= fields
-    rules = SCALE_RULES[Family.INTEGER]
-    if chosen.get("symmetry") == "asym" and chosen.get("scale rule") in rules:
-        raise UsageError(
-            f"The scheme {text!r} is impossible: an asymmetric scale comes from min and "
-            f"max, so leave out asym or {chosen['scale rule']}."
-        )
     if "zero point" in chosen:
-        if chosen.get("symmetry") == "sym":
-            raise UsageError(f"The scheme {text!r} is impossible: sym has no zero point.")
-        arguments["symmetric"] = False
+        arguments.setdefault("symmetric", False)
     return arguments
 
 

@@ -5,19 +5,15 @@ Each value may be None by itself: a container may hide files, and other systems 
 
 from __future__ import annotations
 
-import importlib
-import os
 import platform
+import resource
 import sys
 from pathlib import Path
-from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quantities import format_bytes
-from qtui_core.threads import thread_limit, usable_cores
+from qtui_core.threads import text_of, thread_limit, usable_cores
 
-#: Imported ahead, because a library cannot be loaded where memory has run out. Windows has none.
-_RESOURCE: Final[Any] = importlib.import_module("resource") if os.name == "posix" else None
 #: The instruction sets by which libraries choose their kernels, in Linux's spelling.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
 
@@ -98,7 +94,7 @@ def _least(*amounts: int | None) -> int | None:
 def _fields(path: Path, mark: str = ":") -> dict[str, str]:
     """The fields of a file with lines `name: value`; of repeated names the first. Empty if the file
     is missing."""
-    pairs = [line.partition(mark) for line in reversed(_text(path).splitlines()) if mark in line]
+    pairs = [line.partition(mark) for line in reversed(text_of(path).splitlines()) if mark in line]
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -112,7 +108,7 @@ def _memory_limit(root: Path) -> int | None:
     """The memory limit of the control group (version 2, else 1) in bytes; None if there is none, or
     if it is larger than any machine."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _text(root / "sys/fs/cgroup" / name).strip()
+        text = text_of(root / "sys/fs/cgroup" / name).strip()
         if text.isdecimal() and int(text) < 1 << 60:
             return int(text)
     return None
@@ -121,14 +117,5 @@ def _memory_limit(root: Path) -> int | None:
 def address_limit() -> int | None:
     """The limit on the address space of this process in bytes (`ulimit -v`); None if there is none.
     No file is read, as this is asked where memory has run out."""
-    if _RESOURCE is None:
-        return None
-    soft: int = _RESOURCE.getrlimit(_RESOURCE.RLIMIT_AS)[0]
-    return None if soft == _RESOURCE.RLIM_INFINITY else soft
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -101,13 +101,13 @@ class TestProfile:
         h100 = find_device("H100")
         assert calibrated(h100) is h100
         assert "cannot be used" in caplog.text
-        with pytest.raises(ProfileError, match=r"h100-sxm5-80gb\.json"):
+        with pytest.raises(QtuiError, match=r"h100-sxm5-80gb\.json"):
             read_profile("H100")
 
     def test_a_folder_that_cannot_be_written_says_so(self, data_folder: Path) -> None:
         data_folder.parent.mkdir(parents=True)
         data_folder.write_text("a file")
-        with pytest.raises(ProfileError, match="cannot be written"):
+        with pytest.raises(QtuiError, match="cannot be written"):
             write_profile(PROFILE)
 
 

@@ -17,7 +17,7 @@ from stub_libraries import ABSENT, FRAGILE_GGUF, TAMPERED, stub
 from terminals import program
 
 import qtui
-from qtui_core.child_environment import child_environment
+from qtui_core.threads import child_environment
 
 pytest.importorskip("gguf")
 pytestmark = pytest.mark.slow

@@ -293,7 +293,6 @@ def big_checkpoint(folder: Path, tensors: int) -> Path:
 
 @pytest.mark.pty
 def test_progress_shows_names_without_obeying_them(tmp_path, monkeypatch):
-    from safetensors.numpy import save_file
 
     monkeypatch.setattr("qtui.cli.progress.PATIENCE_SECONDS", 0.0)
     path = tmp_path / "esc.safetensors"
@@ -490,37 +489,6 @@ def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
     assert not wrong
     assert {path: path.read_bytes() for path in before} == before
     assert not (tmp_path / "x.txt").exists()
-
-
-#: Runs a command, and cuts a model's file off when it has been mapped.
-CUT_OFF = """
-import os, sys
-from qtui.cli import main
-from qtui_core.models.files.local import LocalFile
-read = LocalFile.read
-def read_and_cut(self, begin, end):
-    view = read(self, begin, end)
-    os.truncate(self.path, 0)
-    return view
-LocalFile.read = read_and_cut
-main()
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="nothing can be cut off while mapped")
-def test_a_model_that_becomes_shorter_while_it_is_read_is_a_sentence(tmp_path):
-    # Of the larger one, other threads read too.
-    for rows, more in ((64, ()), (64, ("--full",)), (4096, ("--full",))):
-        path = tmp_path / "model.safetensors"
-        save_file({"w": np.zeros((rows, 1024), np.float32)}, path)
-        done = subprocess.run(
-            [sys.executable, "-c", CUT_OFF, "inspect", str(path), "--schemes", "nf4", *more],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert_sentence(done, 3)
-        assert "became shorter while it was read" in done.stderr
 
 
 @pytest.mark.slow

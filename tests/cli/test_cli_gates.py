@@ -17,8 +17,7 @@ from safetensors.numpy import save_file
 from told_truly import faults_of
 
 from qtui_core.errors import UsageError
-from qtui_core.gates.figures import FIGURES, GATED
-from qtui_core.gates.reading import read_gates
+from qtui_core.gates import FIGURES, GATED, read_gates
 
 SCHEMES = ("--schemes", "nf4,int8", "--tensors", "*layers.[01].*")
 
@@ -298,7 +297,7 @@ def test_every_gate_of_the_tables_is_a_key_of_the_json(qtui):
         for rows in GATED[command].rows:
             if rows.name == "judged":  # takes seconds: test_cli_judged.py
                 continue
-            found = list(rows.found(data))
+            found = list(rows.rows_in(data))
             assert found, (command, rows.name)
             for name, row in found:
                 assert set(rows.figures) <= set(row), (command, name)
@@ -326,7 +325,7 @@ def test_an_evaluation_has_gates_but_for_the_original(qtui, tmp_path):
     args = ("eval", "demo", "--windows", "2", "--schemes", "nf4,int8")
     data = report_of(qtui, *args)
     (rows,) = GATED["eval"].rows
-    found = dict(rows.found(data))
+    found = dict(rows.rows_in(data))
     assert list(found) == ["nf4:block64", "int8:row"]
     for row in found.values():
         assert set(rows.figures) <= set(row)

@@ -22,9 +22,8 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
 from qtui_core.errors import QtuiError
 from qtui_core.formats.magnitudes import Magnitudes
-from qtui_core.live.recording import KINDS, from_line, parse_recording, to_line
 from qtui_core.live.snapshot import Fault, LogMessage, State, StepRanges, TensorRange
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import KINDS, RunState, after, from_line, parse_recording, to_line
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model

@@ -13,7 +13,7 @@ import pytest
 from test_cli_eval import ScriptedEngine, part
 
 from qtui_core.errors import ModelError
-from qtui_core.gates.figures import GATED
+from qtui_core.gates import GATED
 
 COMMAND = ("inspect", "demo", "--sensitivity", "--objective", "weights",
            "--schemes", "nf4:dq,int8", "--tensors", "*[md]_[hp]*[ad].weight")  # fmt: skip
@@ -128,7 +128,7 @@ def test_gates_speak_of_the_assignment_and_ask_for_its_judgement(qtui, engine, m
     done = qtui(*COMMAND, "--fail-if", "kl>0.002", "--json")
     assert done.returncode == 0
     (rows,) = [r for r in GATED["inspect --sensitivity"].rows if r.name == "judged"]
-    ((_, row),) = rows.found(json.loads(done.stdout))
+    ((_, row),) = rows.rows_in(json.loads(done.stdout))
     assert set(rows.figures) <= set(row)
     done = qtui(*COMMAND, "--fail-if", "kl>0.002", "--no-judge")
     assert done.returncode == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from live_runs import run
 
-from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, PhaseEnded
+from qtui_core.live.state import to_line
 
 
 @pytest.fixture(params=[True, False], ids=["gpu", "cpu"])

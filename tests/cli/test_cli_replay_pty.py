@@ -16,7 +16,7 @@ import pyte
 import pytest
 from live_runs import run
 
-from qtui_core.live.recording import to_line
+from qtui_core.live.state import to_line
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]
 

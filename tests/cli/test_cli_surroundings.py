@@ -21,7 +21,7 @@ from qtui_core.conformance.convention import (
     Verdict,
 )
 from qtui_core.telemetry.machine import Machine
-from qtui_core.telemetry.readings import Driver, GpuReading
+from qtui_core.telemetry.readings import DeviceReading, Driver
 
 TERMINAL = Terminal(120, 40, "xterm-256color", "", False, Depth.C256, True, "utf-8", None, False)
 MACHINE = Machine(
@@ -83,7 +83,7 @@ def test_each_trouble_has_its_warning():
     assert "latin-1" in about(terminal=replace(TERMINAL, unicode=False, encoding="latin-1"))[1]
     no_rgb = replace(TERMINAL, multiplexer="tmux", depth_why="tmux names no RGB for it")
     assert about(terminal=no_rgb)[0] == "tmux"
-    gpu = GpuReading(0, "L4", 1 << 30, 24 << 30)
+    gpu = DeviceReading("0", "L4", 1 << 30, memory_total=24 << 30)
     found = about(devices=(gpu,), versions={"torch": "2.13.0+cpu"})
     assert found == ("torch", "2.13.0+cpu is a build for the CPU, and this machine has 1 GPU")
     assert about(files=replace(FILES, config_error="It is wrong."))[1] == "It is wrong"
@@ -119,9 +119,7 @@ def test_the_sentence_says_whether_the_app_starts():
 def test_unknown_values_are_shown_as_such():
     machine = Machine("X", "Y", "Z", "3.12", "/p", None, (), 1, None, None, None)
     document = doctor_document(
-        around(
-            machine=machine, driver=Driver(None, None), devices=(GpuReading(0, None, None, None),)
-        ),
+        around(machine=machine, driver=Driver(None, None), devices=(DeviceReading("0"),)),
         None,
         details=False,
     )
@@ -135,7 +133,7 @@ def test_unknown_values_are_shown_as_such():
 
 
 def test_the_driver_and_gpus_are_shown():
-    gpu = GpuReading(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    gpu = DeviceReading("0", "NVIDIA H200", 2 << 30, memory_total=140 << 30)
     document = doctor_document(
         around(driver=Driver("580.65", (13, 0)), devices=(gpu,)), None, details=False
     )

@@ -17,7 +17,7 @@ from command_line import run_qtui
 from processes import is_gone
 
 from qtui.cli import training_run
-from qtui_core.live.recording import parse_recording, read_recording
+from qtui_core.live.state import parse_recording, read_recording
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = (sys.executable, str(SUPPORT / "scripted_train.py"))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from processes import is_gone
 
-from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import StepTaken
+from qtui_core.live.state import read_recording
 
 pytestmark = pytest.mark.slow
 

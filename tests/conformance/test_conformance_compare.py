@@ -1,8 +1,6 @@
 """The comparison itself: it detects each kind of difference, and never passes without comparing
 anything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 
@@ -23,21 +21,31 @@ def verdict_of(theirs, x=X, ours=SIDE):
     return judge("a.b", [ConformanceSample("made", x, ours, theirs)])
 
 
-def test_the_same_is_byte_equal():
-    found = verdict_of(replace(SIDE, codes=SIDE.codes.astype(np.int64)))
-    assert (found.verdict, found.compared, found.different) == (Verdict.BYTE_EQUAL, 3, 0)
+NEXT = np.float32(0.5) + np.float32(2.0**-24)
+#: A side that differs -> the verdict, (different codes, values and scales), part of the example.
+SIDES = {
+    "the same": (replace(SIDE, codes=SIDE.codes.astype(np.int64)), "BYTE_EQUAL", (0, 0, 0), ""),
+    "another code": (replace(SIDE, codes=np.array([1, 9, 3])), "VALUE_EQUAL", (1, 0, 0), ""),
+    "a last bit of a scale": (
+        replace(SIDE, scales={"scale": np.array([NEXT])}), "VALUE_EQUAL", (0, 0, 1), "scale 0"),
+    "the sign of a scale": (
+        replace(SIDE, scales={"scale": -SIDE.scales["scale"]}), "VALUE_EQUAL", (0, 0, 1), ""),
+    "values": (replace(SIDE, values=np.array([1.0, -1.0, 3.75], np.float32)), "DIFFERS",
+               (0, 2, 0), "made: -2 becomes -2 here, -1 there"),
+    "a NaN on one side": (
+        replace(SIDE, values=np.array([1.0, np.nan, 4.0], np.float32)), "DIFFERS", (0, 1, 0), ""),
+}  # fmt: skip
 
 
-def test_other_codes_for_the_same_values_are_value_equal():
-    found = verdict_of(replace(SIDE, codes=np.array([1, 9, 3])))
-    assert (found.verdict, found.different, found.values_different) == (Verdict.VALUE_EQUAL, 1, 0)
-
-
-@pytest.mark.parametrize("scale", [np.float32(0.5) + np.float32(2.0**-24), np.float32(-0.5)])
-def test_a_last_bit_of_a_scale_is_seen(scale):
-    found = verdict_of(replace(SIDE, scales={"scale": np.array([scale], np.float32)}))
-    assert (found.verdict, found.scales_different) == (Verdict.VALUE_EQUAL, 1)
-    assert "scale 0" in found.example
+@pytest.mark.parametrize("side", SIDES)
+def test_each_kind_of_difference_is_seen(side):
+    theirs, verdict, counts, example = SIDES[side]
+    found = verdict_of(theirs)
+    assert (found.verdict, found.compared) == (Verdict[verdict], 3)
+    assert (found.different, found.values_different, found.scales_different) == counts
+    assert example in found.example
+    # Against the largest element.
+    assert side != "values" or found.largest_difference == 1.0 / 4.0
 
 
 def test_minus_zero_and_another_nan_are_the_same_value_and_other_bytes():
@@ -45,19 +53,6 @@ def test_minus_zero_and_another_nan_are_the_same_value_and_other_bytes():
     theirs = Side(np.array([8, 9]), np.array([-0.0, np.nan], np.float32))
     found = verdict_of(theirs, X[:2], ours)
     assert (found.verdict, found.different) == (Verdict.VALUE_EQUAL, 2)
-
-
-def test_a_difference_is_measured_against_the_largest_element():
-    theirs = replace(SIDE, values=np.array([1.0, -1.0, 3.75], np.float32))
-    found = verdict_of(theirs)
-    assert (found.verdict, found.values_different) == (Verdict.DIFFERS, 2)
-    assert found.largest_difference == 1.0 / 4.0
-    assert found.example == "made: -2 becomes -2 here, -1 there"
-
-
-def test_a_nan_on_one_side_is_a_difference():
-    found = verdict_of(replace(SIDE, values=np.array([1.0, np.nan, 4.0], np.float32)))
-    assert (found.verdict, found.values_different) == (Verdict.DIFFERS, 1)
 
 
 def test_samples_add_up():
@@ -81,9 +76,6 @@ def test_samples_add_up():
 def test_sides_that_do_not_fit_are_no_verdict(theirs):
     with pytest.raises(ValueError, match="made"):
         verdict_of(theirs)
-
-
-def test_nothing_compared_is_no_verdict():
     with pytest.raises(ValueError, match="nothing was compared"):
         judge("a.b", [])
 
@@ -142,7 +134,8 @@ def check_of(convention):
 
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
     """With ties rounded to the upper level. No BF16 number is a tie, so other values must be."""
-    from qtui_core.quant.plan import make_coder, unread_plan
+    from qtui_core.quant.coders import make_coder
+    from qtui_core.quant.plan import unread_plan
 
     unread_plan.cache_clear()  # a plan keeps its coder longer than `make_coder` does
     convention = find_convention("bitsandbytes.nf4")

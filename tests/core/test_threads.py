@@ -8,9 +8,8 @@ from pathlib import Path
 
 from every import every
 
-from qtui_core.child_environment import child_environment
 from qtui_core.quant.reading import MAX_THREADS, thread_count
-from qtui_core.threads import thread_limit, usable_cores
+from qtui_core.threads import child_environment, thread_limit, usable_cores
 
 OMP = "OMP_NUM_THREADS"
 

@@ -33,8 +33,8 @@ from qtui.engine.run.client import run_client
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.lab.results import JobDone, LabEvent, LabResult
-from qtui_core.live.recording import RunEvent, read_recording, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, State, StepTaken
+from qtui_core.live.state import RunEvent, read_recording, to_line
 from qtui_core.models.demo import DEMO_FOLDER
 from qtui_core.recorded_lines import Recorder
 

@@ -15,8 +15,8 @@ from every import collected
 from processes import family, is_gone
 from terminals import Terminal, program
 
-from qtui_core.live.recording import RunRecording, read_recording
 from qtui_core.live.snapshot import End, StepTaken
+from qtui_core.live.state import RunRecording, read_recording
 
 pytestmark = [
     pytest.mark.pty,

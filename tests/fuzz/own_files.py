@@ -34,11 +34,10 @@ from qtui_core.evaluation.results import (
     read_evaluation_recording,
 )
 from qtui_core.evaluation.settings import EvaluationSettings
-from qtui_core.gates.reading import read_gates
+from qtui_core.gates import read_gates
 from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
 from qtui_core.lab.results import JobDone, LabBegun, LabFault, StepProgress
-from qtui_core.live.recording import parse_recording
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunState, after, parse_recording
 from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
 from qtui_core.memory.estimate import estimate

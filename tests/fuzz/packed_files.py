@@ -21,7 +21,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
 from qtui_core.models.files.gguf import GGML_TYPES
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object
 from qtui_core.models.tensors import DTYPE_BITS
 from qtui_core.packed.weights import logical_weights, open_weight
 from qtui_core.schemes.scheme import Scheme

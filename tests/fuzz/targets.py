@@ -35,8 +35,8 @@ from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import ModelSource, TensorInfo, open_model
 from qtui_core.models.files import gguf, layout
-from qtui_core.models.files.jsontext import load_object
-from qtui_core.models.opening_adapter import AdapterSource
+from qtui_core.models.files.local import load_object
+from qtui_core.models.opening import AdapterSource
 from qtui_core.schemes.scheme import Scheme
 
 TESTS = Path(__file__).parent.parent

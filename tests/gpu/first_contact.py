@@ -147,8 +147,14 @@ def grid_parts(folder: Path) -> Iterator[Part]:
 
 def do_nvml(device: str, folder: Path) -> Any:
     """All that NVML answers, and the error of what it does not."""
-    from qtui_core.telemetry.nvml import answer_or_error, start_nvml
-    from qtui_core.telemetry.readings import DeviceReader, read_all, read_devices, read_driver
+    from qtui_core.telemetry.readings import (
+        DeviceReader,
+        answer_or_error,
+        read_all,
+        read_devices,
+        read_driver,
+        start_nvml,
+    )
     from qtui_core.training.run.placement import gpus
 
     found: dict[str, Any] = {

@@ -28,9 +28,7 @@ from gpu.grid import (
     table,
 )
 
-from qtui_core.live.measured import measured
-from qtui_core.live.recording import read_recording
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunState, after, measured, read_recording
 from qtui_core.memory.devices.device import context_bytes, find_device
 from qtui_core.memory.devices.profile import profile_of
 from qtui_core.memory.estimate import Estimate, estimate

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 from test_live_state import fold
 
-from qtui_core.live.gap import GapPart, Level, explain, gap, largest_unexplained
-from qtui_core.live.measured import Measured, measured
+from qtui_core.live.compare import GapPart, Level, explain, gap, largest_unexplained
 from qtui_core.live.snapshot import PhaseEnded, PredictedPhase
+from qtui_core.live.state import Measured, measured
 from qtui_core.memory.replay.record import Component, Phase
 
 REST = "activations, loss and temporaries"
@@ -187,8 +187,8 @@ def test_agreement_is_said():
     )  # fmt: skip
     several = gap(exact, replace(measured(fold(run())), device_used_bytes=None))
     for levels, said in (
-        (one, "At the peak no part of what is allocated differs by more than 0.5%"),
-        (several, "At the peak of no level (allocated, reserved, process) does a part differ"),
+        (one, "At the peak no part of a level (allocated) differs by more than 0.5%"),
+        (several, "At the peak no part of a level (allocated, reserved, process) differs by"),
     ):
         assert levels[0].parts == ()
         assert explain(levels).startswith(said)

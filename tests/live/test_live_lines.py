@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_by_types import instances_of
 
-from qtui_core.live.recording import KINDS, from_line, to_line
 from qtui_core.live.snapshot import SCHEMA_VERSION, RecordingHeader, Sample, Snapshot
+from qtui_core.live.state import KINDS, from_line, to_line
 from qtui_core.recorded_lines import LineError
 
 

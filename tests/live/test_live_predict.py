@@ -10,7 +10,7 @@ from slow_timeline import composition
 from test_live_recording import HEADER
 
 from qtui_core.live.predict import predict, warning_of
-from qtui_core.live.recording import from_line, to_line
+from qtui_core.live.state import from_line, to_line
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.fit import largest
 from qtui_core.memory.devices.device import device_of_memory

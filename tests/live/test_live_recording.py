@@ -14,7 +14,6 @@ from scripted_lab import events as experiment
 from qtui_core.errors import UsageError
 from qtui_core.files import target_of
 from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
-from qtui_core.live.recording import parse_recording, read_recording, to_line
 from qtui_core.live.snapshot import (
     End,
     LogMessage,
@@ -25,6 +24,7 @@ from qtui_core.live.snapshot import (
     RunDevice,
     StepTaken,
 )
+from qtui_core.live.state import parse_recording, read_recording, to_line
 from qtui_core.recorded_lines import LONGEST, Recorder
 
 HEADER = RecordingHeader(

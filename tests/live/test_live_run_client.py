@@ -16,7 +16,6 @@ from processes import alive, is_gone
 
 from qtui.engine.client import exit_sentence
 from qtui.engine.run.client import run_client
-from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -26,6 +25,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
+from qtui_core.live.state import to_line
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))

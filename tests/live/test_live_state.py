@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_runs import BEFORE, CURVE, MIB, ON_GPU, PEAKS, STEP, run
 
-from qtui_core.live.align import aligned
-from qtui_core.live.recording import from_line, to_line
+from qtui_core.live.compare import aligned
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -23,7 +22,19 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
-from qtui_core.live.state import FAULTS, LOG, MOST, RECENT, SPANS, Moment, RunState, Series, after
+from qtui_core.live.state import (
+    FAULTS,
+    LOG,
+    MOST,
+    RECENT,
+    SPANS,
+    Moment,
+    RunState,
+    Series,
+    after,
+    from_line,
+    to_line,
+)
 
 
 def fold(told, state=None):

@@ -18,11 +18,11 @@ import pytest
 from processes import alive, is_gone
 
 from qtui.engine.estimator import asked_trace
-from qtui_core.child_environment import child_environment
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import known
 from qtui_core.memory.shape.description import ModelDescription
+from qtui_core.threads import child_environment
 
 #: A class that walks 100,000 tokens one by one: long enough for these tests.
 MAMBA = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 50280}

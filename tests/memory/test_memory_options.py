@@ -44,9 +44,6 @@ class Salted(RunPlan):
 def salted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "RunPlan", Salted)
     monkeypatch.setattr(compare, "RunPlan", Salted)
-    compare._hints.cache_clear()
-    yield
-    compare._hints.cache_clear()
 
 
 def run(*arguments: str) -> tuple[str, list[RunPlan]]:

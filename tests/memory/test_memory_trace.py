@@ -17,7 +17,6 @@ from lazy_imports import LazyImport, lazy_names
 from small_models import CONFIGS, config_of
 from tracing import traced, traced_or_refused
 
-from qtui_core.child_environment import child_environment
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import (
@@ -31,6 +30,7 @@ from qtui_core.memory.replay.record import (
     Component,
     Phase,
 )
+from qtui_core.threads import child_environment
 from tests.support.recording_difference import first_difference, peaks, standing_bytes
 
 torch = LazyImport("torch")

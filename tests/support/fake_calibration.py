@@ -8,7 +8,6 @@ import json
 import sys
 import time
 
-from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -19,6 +18,7 @@ from qtui_core.live.snapshot import (
     RunDevice,
     StepTaken,
 )
+from qtui_core.live.state import to_line
 
 MIB = 1 << 20
 FOUND = {

@@ -57,7 +57,6 @@ _ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetEnforcedPowerLimit": 72_000,
     "nvmlDeviceGetTemperature": lambda handle, sensor: 56 if sensor == 0 else 0,
     "nvmlDeviceGetClockInfo": lambda handle, kind: {1: 1890, 2: 6251}[kind],
-    "nvmlDeviceGetMaxClockInfo": lambda handle, kind: {1: 2040, 2: 6251}[kind],
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetMaxMigDeviceCount": 0,
     "nvmlDeviceGetComputeRunningProcesses": [process(41, 2 * GIB), process(77, GIB)],

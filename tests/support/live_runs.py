@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import (
     End,
     LogMessage,
@@ -20,6 +19,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
+from qtui_core.live.state import RunEvent
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 MIB = 1 << 20

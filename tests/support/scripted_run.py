@@ -15,8 +15,8 @@ from pathlib import Path
 
 from live_runs import ON_CPU, run
 
-from qtui_core.live.recording import to_line
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
+from qtui_core.live.state import to_line
 
 
 def tell(event) -> None:

@@ -17,12 +17,12 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import Any
 
-from qtui_core.child_environment import child_environment
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan, Stored
 from qtui_core.memory.replay.record import Recording
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.packings import packing_of
+from qtui_core.threads import child_environment
 
 _RUN = Path(__file__).with_name("tracing_run.py")
 

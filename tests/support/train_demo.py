@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from qtui_core.models.demo.corpus import corpus_files
+from qtui_core.models.demo import corpus_files
 
 SEED = 20261121
 BATCH, WINDOW = 16, 256

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from training_runs import CHILD, WORKER, configured, finished, hear_until, piped, say, started
 
-from qtui_core.live.recording import from_line
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -22,6 +21,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
+from qtui_core.live.state import from_line
 
 pytestmark = pytest.mark.slow
 

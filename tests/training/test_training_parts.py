@@ -81,7 +81,7 @@ def three(**answers: Any) -> SimpleNamespace:
 
     told = {
         "nvmlDeviceGetCount": 3,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{str(number(handle)) * 3}-abc".encode(),
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{str(number(handle)) * 3}-abc",
         "nvmlDeviceGetName": lambda handle: NAMES[number(handle)],
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetComputeRunningProcesses": [],

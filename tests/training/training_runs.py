@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qtui_core.child_environment import child_environment
-from qtui_core.live.recording import RunEvent, from_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
+from qtui_core.live.state import RunEvent, from_line
 from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
+from qtui_core.threads import child_environment
 from qtui_core.training.run.placement import Order, place
 from qtui_core.training.run.request import Controls
 

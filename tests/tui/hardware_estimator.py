@@ -28,9 +28,8 @@ SMALL = {
 
 L40S = DeviceReading(
     label="0", name="NVIDIA L40S", memory_used=3 * GIB, memory_free=41 * GIB,
-    memory_total=44 * GIB, memory_reserved=GIB // 2, gpu_percent=87, memory_percent=40,
+    memory_total=44 * GIB, memory_reserved=GIB // 2, gpu_percent=87,
     power_watts=211.4, power_limit_watts=350.0, temperature_celsius=61, clock_mhz=2490,
-    clock_limit_mhz=2520, memory_clock_mhz=9001,
     processes=(ProcessReading(4711, "compute", "python train.py", 2 * GIB),
                ProcessReading(4712, "compute", None, None)),
     mig=False, unified=False,

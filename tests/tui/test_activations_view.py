@@ -30,12 +30,12 @@ from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoic
 from qtui.tui.panels.quantize.activations.layout import all_lines
 from qtui.tui.panels.quantize.activations.view import ActivationsView, CaptureState
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 CAPTURED = Captured(
     number=7, tensor=PROJ, module=PROJ.removesuffix(".weight"), kind="Linear", text="the built-in "
-    "text, a byte a token", note="", seconds=0.5, tokens=2048, kept_tokens=2048,
+    "text, a byte a token", seconds=0.5, tokens=2048, kept_tokens=2048,
     held_out_tokens=2048, inputs=160, outputs=96,
 )  # fmt: skip
 
@@ -281,7 +281,7 @@ async def test_the_sentence_is_the_engine_s_and_all_is_copied_and_exported(
         data = json.loads(json.dumps(panel.export_data()))["activations"]
         assert data["capture"]["module"] == "model.layers.0.mlp.down_proj"
         assert list(data["capture"]) == [
-            "number", "tensor", "module", "text", "note", "seconds", "tokens", "kept_tokens",
+            "number", "tensor", "module", "text", "seconds", "tokens", "kept_tokens",
             "held_out_tokens", "inputs", "outputs",
         ]  # fmt: skip
         assert data["ranges"]["ways"][0] == {

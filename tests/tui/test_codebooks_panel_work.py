@@ -67,7 +67,7 @@ async def test_equal_bits(running: Running, model: str) -> None:
         bits = [column.error.bits_per_parameter for column in panel.shown.columns]
         assert panel.shown.schemes != before
         assert max(bits) - min(bits) <= 0.04
-        assert {str(row.asked) for row in panel.shown.equal} == set(before)
+        assert {str(row.original) for row in panel.shown.equal} == set(before)
         for row in panel.shown.equal:
             exact = bit_budget(row.scheme, SHAPE).bits_per_parameter
             assert row.bits == exact

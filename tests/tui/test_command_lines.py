@@ -145,14 +145,14 @@ async def check_plans(running: Running, qtui: Run, names: list[str]) -> None:
 
 
 async def test_the_command_of_memory_gives_its_figures(running: Running, qtui: Run) -> None:
-    await check_plans(running, qtui, list(PLANS)[:3])
+    await check_plans(running, qtui, list(PLANS)[:1])
 
 
 @pytest.mark.slow
 async def test_the_command_of_memory_gives_its_figures_for_all_plans(
     running: Running, qtui: Run
 ) -> None:
-    await check_plans(running, qtui, list(PLANS)[3:])
+    await check_plans(running, qtui, list(PLANS)[1:])
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from qtui_core.roofline.hierarchy import hierarchy
 from qtui_core.roofline.operation import Operation, Roofs, place
 from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.roofline.step import operations_of
-from qtui_core.telemetry.readings import GpuReading
+from qtui_core.telemetry.readings import DeviceReading
 
 
 def filled(**changes: Any) -> HardwareShown:
@@ -222,7 +222,7 @@ def test_words(text: str, expected: str) -> None:
 
 
 #: What is unusual about the GPUs of the machine -> the GPUs, what is said, what must not be.
-STATES: dict[str, tuple[tuple[GpuReading, ...], str, str]] = {
+STATES: dict[str, tuple[tuple[DeviceReading, ...], str, str]] = {
     "no GPU": ((), "No GPU is here", "free on"),
     "processes are not reported": ((replace(L40S, processes=None),), "41 GiB, kernels", "process"),
     "no process": ((replace(L40S, processes=()),), "0 processes on 1 GPU", "1 GPUs"),
@@ -232,7 +232,7 @@ STATES: dict[str, tuple[tuple[GpuReading, ...], str, str]] = {
 
 
 def test_the_sentence_of_every_state_and_every_device() -> None:
-    def check(gpus: tuple[GpuReading, ...], said: str, never: str) -> None:
+    def check(gpus: tuple[DeviceReading, ...], said: str, never: str) -> None:
         shown = filled()
         shown.take_gpus(gpus)
         found = GpusView(NO_PANEL).meaning(shown)

@@ -13,7 +13,7 @@ from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.run_view import RunView
-from qtui_core.live.recording import RunEvent
+from qtui_core.live.state import RunEvent
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
 RUNS: dict[str, tuple[Callable[[], Sequence[RunEvent]], float]] = {

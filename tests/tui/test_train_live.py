@@ -14,8 +14,7 @@ from test_train_panel import ready
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.live.compare import by_phase
-from qtui_core.live.recording import read_recording
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunState, after, read_recording
 from qtui_core.memory.plan.run_plan import RunPlan
 
 pytestmark = pytest.mark.slow

@@ -29,7 +29,7 @@ from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
-from qtui_core.live.recording import RunEvent, read_recording
+from qtui_core.live.compare import summary
 from qtui_core.live.snapshot import (
     End,
     Fault,
@@ -39,7 +39,7 @@ from qtui_core.live.snapshot import (
     StepRanges,
     TensorRange,
 )
-from qtui_core.live.summary import summary
+from qtui_core.live.state import RunEvent, read_recording
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS
 

@@ -29,9 +29,8 @@ from qtui.tui.panels.train.views.adapters_view import AdaptersView
 from qtui.tui.panels.train.views.phases_view import phase_lines
 from qtui.tui.panels.train.views.run_picture import Place
 from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
-from qtui_core.live.recording import RunEvent, RunRecording, read_recording, to_line
 from qtui_core.live.snapshot import AdaptersCompared, PhaseEnded, PredictedCurve
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunEvent, RunRecording, RunState, after, read_recording, to_line
 
 RECORDED = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
 

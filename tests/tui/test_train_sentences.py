@@ -31,9 +31,8 @@ from qtui.tui.panels.train.views.adapters_view import of_adapters
 from qtui.tui.panels.train.views.components_view import ComponentsView
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.phases_view import phase_lines
-from qtui_core.live.recording import RunEvent
 from qtui_core.live.snapshot import AdaptersCompared, End, Fault, RecordingHeader, StepTaken
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunEvent, RunState, after
 
 STEPS = 3
 DRAWING = Drawing(Depth.NONE, ascii=True)

@@ -10,8 +10,8 @@ import pytest
 from processes import is_gone
 from terminals import Terminal, program
 
-from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, StepTaken
+from qtui_core.live.state import read_recording
 from qtui_core.training.run.request import USUAL_STEPS
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]

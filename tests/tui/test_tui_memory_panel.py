@@ -225,8 +225,8 @@ async def test_the_gpu_of_this_machine_is_chosen_first(
     estimator: HandMade,  # noqa: F811
 ) -> None:
     estimator.devices = [
-        {"index": 0, "name": "NVIDIA H200", "memory_used": 3 * GIB, "memory_total": 140 * GIB},
-        {"index": 1, "name": "NVIDIA H200", "memory_used": None, "memory_total": None},
+        {"label": "0", "name": "NVIDIA H200", "memory_used": 3 * GIB, "memory_total": 140 * GIB},
+        {"label": "1", "name": "NVIDIA H200", "memory_used": None, "memory_total": None},
     ]
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)

@@ -175,7 +175,7 @@ async def test_the_largest_batch_that_fits_is_taken(running: Running) -> None:
         await ready()
         assert not panel.offers("largest", ())  # no GPU is named
         panel._set("sequence", 256)
-        panel.choose_gpu(GpuChoice.of_memory(2 << 30))
+        panel.choose_gpu(GpuChoice.of_memory(1 << 30))
         await ready()
         await pilot.press("B")
         await until(pilot, lambda: panel.shown.plan.batch > 1 or bool(panel.refusal))
@@ -189,9 +189,6 @@ async def test_the_largest_batch_that_fits_is_taken(running: Running) -> None:
         panel._set("batch", batch + 1)
         await ready()
         assert panel.shown.answer.fit.verdict != "fits"
-        await pilot.press("u")
-        await ready()
-        assert panel.shown.plan.batch == batch
 
 
 async def test_another_model_is_estimated_in_both_panels(running: Running) -> None:

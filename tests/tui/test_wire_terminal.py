@@ -190,7 +190,7 @@ def test_after_a_suspension_all_is_there_again(tmp_path: Path, key: str) -> None
 
 def test_a_signal_in_the_middle_of_a_write_is_obeyed_after_it(tmp_path: Path) -> None:
     with both(tmp_path) as terminal:
-        for number in range(400):
+        for number in range(150):
             if number % 2:  # the app is behind all the same
                 terminal.send(random.Random(number).choice("12") + RIGHT)
             terminal.read(0.003)

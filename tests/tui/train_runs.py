@@ -10,7 +10,6 @@ from pathlib import Path
 from memory_estimator import COMPONENTS, GIB, PHASES, curve_rows
 
 from qtui_core.files import target_of
-from qtui_core.live.recording import RunEvent, to_line
 from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
@@ -28,6 +27,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
+from qtui_core.live.state import RunEvent, to_line
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.recorded_lines import Recorder
 

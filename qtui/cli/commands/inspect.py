@@ -22,7 +22,6 @@ from qtui.cli.options import (
 )
 from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
-from qtui.ending import end_at_lost_bytes
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.sensitivity.settings import OBJECTIVES
@@ -207,7 +206,6 @@ def command(
         _refuse_beside_adapter(ctx)
     target = report.target(model, against, adapter, text, gates.baseline)
     gated = gates.of(_kind_of_report(headers, sensitivity, against, adapter))
-    end_at_lost_bytes()
     from qtui_core.models import open_model
 
     chosen = report.face

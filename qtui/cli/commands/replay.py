@@ -27,8 +27,7 @@ def command(
     from qtui.report.train.document import train_document
     from qtui_core.evaluation.results import is_evaluation_recording, read_evaluation_recording
     from qtui_core.lab.recording import is_lab_recording, read_lab_recording
-    from qtui_core.live.recording import read_recording
-    from qtui_core.live.state import RunState, after
+    from qtui_core.live.state import RunState, after, read_recording
 
     target = report.target(file)
     if is_lab_recording(file):

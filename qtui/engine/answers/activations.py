@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qtui_core.answers.tensors import RangeError
+from qtui_core.answers import RangeError
 from qtui_core.dataclass import dataclass
 
 
@@ -25,7 +25,6 @@ class Captured:
         tensor: the name of the module's weight.
         module, kind: the name of the module and of its class.
         text: what the model read, in words.
-        note: a sentence if the model did not compute as its weights are stored, else empty.
         seconds: how long the model ran.
         tokens: tokens that the model read; the rows of `kept_tokens` of them are kept.
         held_out_tokens: tokens of the held-out text, 0 without one.
@@ -37,7 +36,6 @@ class Captured:
     module: str
     kind: str
     text: str
-    note: str
     seconds: float
     tokens: int
     kept_tokens: int
@@ -50,7 +48,6 @@ class Captured:
         "tensor",
         "module",
         "text",
-        "note",
         "seconds",
         "tokens",
         "kept_tokens",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from qtui_core.answers.codes import BitBudget, EqualBits
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import BitBudget, EqualBits, ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
 

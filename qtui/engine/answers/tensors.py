@@ -6,11 +6,11 @@ import math
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from qtui_core.answers.tensors import OutlierReport, TensorStatistics
+from qtui_core.answers import OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes, format_count
-from qtui_core.telemetry.readings import GpuReading
+from qtui_core.telemetry.readings import DeviceReading
 
 #: The end of the headline of a model of which there is only the configuration.
 NO_WEIGHTS: Final = "no weights"
@@ -88,7 +88,7 @@ class ModelIndex:
 class Devices:
     """The GPUs of this machine."""
 
-    devices: tuple[GpuReading, ...]
+    devices: tuple[DeviceReading, ...]
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.run.client import WORKER, run_client
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, error_of
 from qtui_core.extras import EXTRAS, installed_version, require
-from qtui_core.live.measured import measured
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunState, after, measured
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import read_driver
+from qtui_core.threads import child_environment
 from qtui_core.training.measuring.calibration import GpuMeasurement
 from qtui_core.training.run.placement import NoGpu, place
 from qtui_core.training.run.request import RunRequest

@@ -19,20 +19,21 @@ from qtui.engine.captures import Capture
 from qtui.engine.operations.session import Session, finite_or_none
 from qtui.engine.requests import CaptureRequest, OutputsRequest, RangesRequest
 from qtui.engine.task import OperationTable, Task
-from qtui_core.activations.conclude import (
-    columns_of,
-    conclude_output,
-    conclude_ranges,
-    standing_out,
-)
 from qtui_core.activations.observers import RangeRule, Side
-from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, output_errors, tokens_for
-from qtui_core.activations.ranges import (
+from qtui_core.activations.quantized import (
+    MAX_ELEMENTS,
     ActivationScheme,
+    OutputError,
     RangeReport,
     as_written,
+    columns_of,
     compare_ranges,
+    conclude_output,
+    conclude_ranges,
+    output_errors,
+    standing_out,
     static,
+    tokens_for,
     ways_of,
 )
 from qtui_core.errors import UsageError
@@ -182,7 +183,6 @@ def _captured_of(capture: Capture) -> Captured:
         module=first.module,
         kind=first.kind,
         text=capture.text,
-        note=capture.note,
         seconds=capture.seconds,
         tokens=first.input.observed.tokens,
         kept_tokens=first.input.rows.shape[0],

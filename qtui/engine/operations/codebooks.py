@@ -19,7 +19,7 @@ from qtui.engine.answers.codes import (
 from qtui.engine.operations.session import Session
 from qtui.engine.requests import BudgetRequest, CodesRequest
 from qtui.engine.task import OperationTable, Task
-from qtui_core.answers.codes import NF4Construction
+from qtui_core.answers import NF4Construction
 from qtui_core.errors import UsageError
 from qtui_core.models.files.safetensors import MAX_SIZE
 from qtui_core.quant import Scheme

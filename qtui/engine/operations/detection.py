@@ -12,7 +12,7 @@ from qtui.engine.answers.outliers import By
 from qtui.engine.operations.session import Session, SessionTensor
 from qtui.engine.requests import AttributionRequest, OutliersRequest, TensorRequest
 from qtui.engine.task import Task
-from qtui_core.answers.tensors import OUTLIER_SIGMA
+from qtui_core.answers import OUTLIER_SIGMA
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import OutlierReport, find_beyond, find_outliers

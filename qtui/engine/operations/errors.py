@@ -24,7 +24,7 @@ from qtui.engine.requests import (
 )
 from qtui.engine.task import OperationTable, Task
 from qtui.engine.tensors import OpenTensor
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.sample import limit_of, sample_rows

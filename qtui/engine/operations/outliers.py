@@ -41,6 +41,7 @@ from qtui_core.quant.attribution import (
     attribute_error,
     decomposition_sweep,
     keep_columns,
+    largest,
     suspects,
 )
 from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
@@ -151,8 +152,8 @@ def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColu
         tried=tuple(sorted(tried, key=lambda kept: -kept.caused_share)),
         together=together,
         together_count=len(detected.columns),
-        columns=tuple((c, float(shares[c])) for c in found.most_error(COLUMNS_SENT)),
-        rows=tuple((row, float(rows[row])) for row in found.most_error_rows(ROWS_SENT)),
+        columns=tuple((c, float(shares[c])) for c in largest(found.by_column, COLUMNS_SENT)),
+        rows=tuple((row, float(rows[row])) for row in largest(found.by_row, ROWS_SENT)),
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from qtui.engine.child_lines import RunClient
-from qtui_core.live.recording import RUN_LINES, RunEvent
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, RecordingHeader
+from qtui_core.live.state import RUN_LINES, RunEvent
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run.worker")
 

@@ -1,7 +1,7 @@
 """The child process of a run: `python -P -m qtui.engine.run.worker`.
 
 Reads one line of JSON (qtui_core.training.run.request) from stdin, then controls such as
-{"control": "pause"}. Writes the events of the run as lines (qtui_core.live.recording) to the stdout
+{"control": "pause"}. Writes the events of the run as lines (qtui_core.live.state) to the stdout
 with which it started: first the header, last an End. What libraries print goes to stderr, which is
 the log.
 
@@ -24,8 +24,8 @@ from qtui.engine.child_process import ChildProcess
 from qtui.engine.run.prepared_run import prepare_run
 from qtui.engine.worker import NICENESS
 from qtui_core.errors import ModelError
-from qtui_core.live.recording import RunEvent, to_line
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun
+from qtui_core.live.state import RunEvent, to_line
 from qtui_core.training.run.request import NOT_BEGUN, NotBegun, parse_request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qtui.report.document import Column, Facts, Section, Table, figures
 from qtui.report.numbers import format_value
-from qtui_core.answers.tensors import OUTLIER_SIGMA, OutlierReport
+from qtui_core.answers import OUTLIER_SIGMA, OutlierReport
 from qtui_core.inspection.report import Inspection
 from qtui_core.quantities import plural
 

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from qtui_core.live.compare import gap_share, too_early
-from qtui_core.live.gap import Level, explanation
-from qtui_core.live.measured import Measured
+from qtui_core.live.compare import Level, explanation, gap_share, too_early
 from qtui_core.live.snapshot import Fault
-from qtui_core.live.state import RunState
+from qtui_core.live.state import Measured, RunState
 from qtui_core.quantities import format_bytes, plural
 
 #: Phase before the first step -> the words for what it does.

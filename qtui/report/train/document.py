@@ -9,12 +9,10 @@ from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.train.conclusion import conclude_train, within
 from qtui.report.train.ranges import ranges_blocks
 from qtui.report.train.tables import against_table, gap_table, steps_table
-from qtui_core.live.compare import RunBytes, by_component, by_phase, plan_of, too_early
-from qtui_core.live.gap import Level, levels_of
-from qtui_core.live.measured import Measured, measured
+from qtui_core.live import compare
+from qtui_core.live.compare import Level, RunBytes, by_component, levels_of, summary
 from qtui_core.live.snapshot import AdaptersCompared, Fault, RecordingHeader
-from qtui_core.live.state import RunState
-from qtui_core.live.summary import summary
+from qtui_core.live.state import Measured, RunState, measured
 from qtui_core.quantities import format_bytes, format_count
 
 #: The most lines of the log in a report: the last ones.
@@ -32,7 +30,7 @@ def train_document(state: RunState, title: str, complaint: str = "") -> Document
     sections = [
         Section("Run", (_run(header, state, found),)),
         Section("Estimate and measurement", (_levels(header, found), *_why_not(found, levels))),
-        Section("By phase", (against_table("phase", by_phase(state), peak),)),
+        Section("By phase", (against_table("phase", compare.by_phase(state), peak),)),
     ]
     if peak is not None:
         rows = by_component(state, peak, peak=True)
@@ -77,7 +75,7 @@ def _run(header: RecordingHeader, state: RunState, found: Measured) -> Facts:
         ("model", model),
         ("device", device),
         ("data", header.data),
-        *plan_of(header.plan).grouped(),
+        *compare.plan_of(header.plan).grouped(),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
         ("steps", f"{steps}, {state.status}"),
     ]
@@ -173,7 +171,7 @@ def _notes(state: RunState, complaint: str) -> Iterator[str]:
             "has the same tensors, unless kernels of the CPU save others. The estimate is also "
             "that of live tensors, without workspaces."
         )
-    if state.steps and too_early(state):
+    if state.steps and compare.too_early(state):
         yield (
             "Fewer than two whole steps were measured. The optimizer makes its states at the end "
             "of the first step, but the estimate counts them in every phase."

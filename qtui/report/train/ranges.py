@@ -9,15 +9,8 @@ from typing import Final
 
 from qtui.report.document import Block, Column, Plotted, Table
 from qtui_core.dataclass import dataclass
-from qtui_core.formats.catalog import FORMATS
-from qtui_core.formats.magnitudes import (
-    HEADROOM,
-    Magnitudes,
-    best_scale,
-    float_format,
-    flushed,
-    together,
-)
+from qtui_core.formats.catalog import E4M3, FORMATS, FP16
+from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.results import ExponentHistogram
 from qtui_core.live.snapshot import RangeKind, StepRanges, TensorRange
@@ -133,7 +126,7 @@ def _broken(seen: StepRanges, layer: str) -> Iterator[str]:
 def _overflow(kinds: tuple[KindRange, ...]) -> Iterator[str]:
     """A sentence for each kind that exceeds the largest number of FP16."""
     for each in kinds:
-        if each.found.largest > float(float_format("fp16").max):
+        if each.found.largest > float(FP16.max):
             yield (
                 f"{each.kind.capitalize()} reach {each.found.largest:.3g} in {each.widest}, more "
                 f"than FP16 holds (65,504): compute in BF16."
@@ -162,7 +155,7 @@ def _fp16(first: KindRange, largest: float) -> str:
 def _fp8(gradients: Sequence[KindRange], largest: float) -> str:
     """What FP8 E4M3 makes zero of the gradients, or where it ends."""
     worst = max(gradients, key=lambda each: flushed("e4m3", each.found))
-    small, end = flushed("e4m3", worst.found), float(float_format("e4m3").max)
+    small, end = flushed("e4m3", worst.found), float(E4M3.max)
     own = "gradients of 8 bits need scales of their own."
     if largest > end:
         return f"FP8 E4M3 ends at {end:g}, and the largest gradient is {largest:.3g}: {own}"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from qtui.report.document import Column, Table, Tone, figures
 from qtui.report.numbers import format_value
-from qtui_core.live.compare import RunBytes
-from qtui_core.live.gap import GapPart, Level
+from qtui_core.live.compare import GapPart, Level, RunBytes
 from qtui_core.live.snapshot import StepTaken
 from qtui_core.quantities import signed_bytes
 

@@ -13,7 +13,7 @@ from qtui_core.memory.advice.cases import Figure, WorkedCase
 from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, within_positions
 from qtui_core.quantities import format_bytes
-from qtui_core.telemetry.readings import GpuReading as LiveDevice
+from qtui_core.telemetry.readings import DeviceReading
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, on_cpu
 
 #: The tokens of a sequence where nobody chose a length.
@@ -52,13 +52,13 @@ class GpuChoice:
         raise UsageError("That is no GPU.")
 
     @classmethod
-    def live(cls, device: LiveDevice) -> GpuChoice | None:
+    def live(cls, device: DeviceReading) -> GpuChoice | None:
         """A GPU of this machine with its free memory; None if the memory is unknown."""
         if device.memory_total is None:
             return None
         used = device.memory_used or 0
         name = (device.name or "GPU").removeprefix("NVIDIA ")
-        label = f"{name} (here)" if device.index == 0 else f"{name} (here, {device.index})"
+        label = f"{name} (here)" if device.label == "0" else f"{name} (here, {device.label})"
         params = {"name": device.name, "capacity": device.memory_total - used, "label": label}
         note = f"{format_bytes(used)} of {format_bytes(device.memory_total)} in use"
         return cls(label, params, note)

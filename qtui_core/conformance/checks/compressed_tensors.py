@@ -13,7 +13,7 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 
 from qtui_core.conformance.checks.sides import check, numbers, quantized
 from qtui_core.conformance.compare import Array, Side
-from qtui_core.formats import FloatFormat, get_format
+from qtui_core.formats import float_format
 from qtui_core.formats.array import encode_array
 from qtui_core.schemes.granularity import PerGroup, PerRow
 from qtui_core.schemes.scheme import SCHEME_FORMATS, Family, Scheme
@@ -62,8 +62,7 @@ def schemes(scheme: Scheme, x: Array) -> tuple[Side, Side]:
     )
     q = quantized(scheme, x)
     if scheme.family is not Family.INTEGER:
-        element = get_format(SCHEME_FORMATS[scheme.format].element or "")
-        assert isinstance(element, FloatFormat)
+        element = float_format(SCHEME_FORMATS[scheme.format].element or "")
         stored = encode_array(element, numbers(codes).astype(np.float32))
         return Side(q.codes, q.dequantize()), Side(stored, values)
     shift = 0 if scheme.symmetric else 2 ** (scheme.bits - 1)

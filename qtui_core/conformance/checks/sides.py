@@ -12,7 +12,7 @@ from qtui_core.conformance.compare import Array, ConformanceSample, Refused, Sid
 from qtui_core.conformance.convention import Convention
 from qtui_core.conformance.data import FINITE
 from qtui_core.conformance.data import numbers as all_numbers
-from qtui_core.formats import Format, Rounding, get_format
+from qtui_core.formats import FloatFormat, Rounding, float_format
 from qtui_core.quant import QuantizedTensor, Scheme, quantize
 
 Check = Callable[[Convention], Iterator[ConformanceSample]]
@@ -72,13 +72,13 @@ def same_numbers(name: str, ours: Array, theirs: Array) -> Iterator[ConformanceS
     yield ConformanceSample(name, ours, *sides)
 
 
-def split_cast(text: str) -> tuple[Format, Rounding, bool]:
+def split_cast(text: str) -> tuple[FloatFormat, Rounding, bool]:
     """The format, the rounding, and whether to saturate, of a text like `encode e4m3 nearest-even
     saturate`."""
     verb, name, rounding, limit = text.split()
     if verb != "encode" or limit not in ("saturate", "nosat"):
         raise ValueError(f"{text!r} is no cast")
-    return get_format(name), Rounding(rounding), limit == "saturate"
+    return float_format(name), Rounding(rounding), limit == "saturate"
 
 
 def numbers(array: Any) -> Array:

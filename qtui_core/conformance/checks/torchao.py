@@ -199,6 +199,6 @@ def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
     draw = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32).numpy()
     torch.manual_seed(1)
     theirs = _fp32_to_bf16_sr(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
-    ours = encode_array(fmt, x, rounding, saturate, (0xFFFF - draw).astype(np.uint16), 16)
+    ours = encode_array(fmt, x, rounding, saturate, (0xFFFF - draw, 16))
     sides = [Side(codes, decode_array(fmt, codes)) for codes in (ours, theirs)]
     yield ConformanceSample("halves", x, *sides)

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.sensitivity.report import (

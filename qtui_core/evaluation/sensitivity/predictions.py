@@ -37,7 +37,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from qtui_core.activations.capture import THREADED_PARAMETERS
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.evaluation.changes import StoredWeight, WeightChange, assigned

@@ -20,9 +20,9 @@ from qtui_core.errors import ModelError
 from qtui_core.inspection.sentences import not_finite
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, read_float32
-from qtui_core.models.opening_adapter import AdapterSource
-from qtui_core.models.patterns import takes_forever
+from qtui_core.models.opening import AdapterSource
 from qtui_core.models.quoting import quoted
+from qtui_core.models.recognise import takes_forever
 
 #: peft's defaults (`LoraConfig`, peft 0.21).
 _RANK, _ALPHA = 8, 8

@@ -13,13 +13,13 @@ from qtui_core.models.quoting import listed, quoted
 from qtui_core.packed import LogicalWeight, logical_weights, open_weight
 from qtui_core.packed.gguf_names import (
     GgufPlace,
+    KeptWhole,
     doubt,
     find_in_gguf,
     is_gguf,
     is_transposed,
     restore,
 )
-from qtui_core.packed.views import reshaped
 from qtui_core.quant.elements import RowSource
 
 #: Wrappers around a model that some tools include in names and others do not.
@@ -113,7 +113,7 @@ def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[RowSource, Ro
     elif pair.place is not None:
         rows_b = restore(rows_b, pair.name, pair.place, b, rows_a.shape[0])
     if rows_a.shape != rows_b.shape:
-        rows_b = reshaped(rows_b, rows_a.shape)
+        rows_b = KeptWhole(rows_b, rows_a.shape, lambda rows: rows.reshape(rows_a.shape))
     return rows_a, rows_b
 
 

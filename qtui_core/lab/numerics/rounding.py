@@ -19,8 +19,7 @@ import torch
 from torch.nn import functional
 
 from qtui_core.dataclass import dataclass
-from qtui_core.formats.catalog import FORMATS
-from qtui_core.formats.spec import FloatFormat
+from qtui_core.formats.catalog import float_format
 
 Random = torch.Generator | None
 
@@ -131,8 +130,7 @@ _CASTS: Final = {
 
 
 def _float(name: str, scales: str) -> Storage:
-    spec = FORMATS[name]
-    assert isinstance(spec, FloatFormat)
+    spec = float_format(name)
     range_of = spec.mantissa_bits, 1 - spec.bias, float(spec.max)
     return Storage(name, *range_of, scales, spec.storage_bits / 8)
 

@@ -16,8 +16,7 @@ from qtui_core.errors import UsageError
 from qtui_core.loading.text import HELD_BACK_PROSE, PROSE, read_text
 from qtui_core.loading.tokens import Ids, cut
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.models.demo import HELD_BACK_TEXT
-from qtui_core.models.demo.corpus import training_bytes
+from qtui_core.models.demo import HELD_BACK_TEXT, training_bytes
 from qtui_core.models.opening import DEMO, open_model
 from qtui_core.models.source import ModelSource
 from qtui_core.training.model.weights import load_weights, settle

@@ -17,9 +17,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.shape.config_reader import written
-from qtui_core.models.patterns import matches
 from qtui_core.models.quoting import printable
-from qtui_core.models.recognise import declared_method, quantization_config
+from qtui_core.models.recognise import declared_method, matches, quantization_config
 
 Settings = Mapping[str, Any]
 

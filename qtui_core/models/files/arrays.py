@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,8 @@ _FLOAT8 = {
 #: Elements converted at a time where numpy needs scratch memory.
 _PIECE = 1 << 18
 
-_NUMPY = {
+#: Numbers as numpy has them.
+NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
 }  # fmt: skip
@@ -56,39 +56,26 @@ def read_float32(
     shape = (stop - start, row_elements(info))
     if not raw.nbytes:
         return np.empty(shape, np.float32)
-    return decoder(info.dtype)(raw).reshape(shape)
+    return to_float32(info.dtype, raw).reshape(shape)
 
 
-def decoder(dtype: str) -> Callable[[memoryview], Float32]:
-    """What turns stored bytes of a dtype into a new flat float32 array.
-
-    Raises:
-        ModelError: the dtype is not read.
-    """
+def to_float32(dtype: str, raw: memoryview) -> Float32:
+    """Stored bytes of a dtype as a new flat float32 array. Raises ModelError if it is not read."""
+    if dtype in NUMPY:
+        # Overflow to infinity is the documented result, and NaN is data, not a mistake.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.frombuffer(raw, NUMPY[dtype]).astype(np.float32)
+    if dtype == "BF16":  # the upper half of a float32 word
+        words = np.frombuffer(raw, "<u2").astype(np.uint32)
+        words <<= 16
+        return words.view(np.float32)
     if dtype in _FLOAT8:
-        return partial(_from_float8, _float8_table(dtype))
-    if dtype in _NUMPY:
-        return partial(_from_numpy, np.dtype(_NUMPY[dtype]))
+        return _from_float8(dtype, raw)
     if ggml_type(dtype) is not None:
-        return partial(_from_ggml, dtype)
-    if dtype == "BF16":
-        return _from_bfloat16
+        return _from_ggml(dtype, raw)
     if dtype == "BOOL":
-        return lambda raw: (np.frombuffer(raw, np.uint8) != 0).astype(np.float32)
+        return (np.frombuffer(raw, np.uint8) != 0).astype(np.float32)
     raise ModelError(f"{quoted(dtype)} is a dtype qtui lists but does not read.")
-
-
-def _from_bfloat16(raw: memoryview) -> Float32:
-    # bfloat16 is the upper half of a float32 word.
-    words = np.frombuffer(raw, "<u2").astype(np.uint32)
-    words <<= 16
-    return words.view(np.float32)
-
-
-def _from_numpy(stored: np.dtype, raw: memoryview) -> Float32:
-    # Overflow to infinity is the documented result, and NaN is data, not a mistake.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.frombuffer(raw, stored).astype(np.float32)
 
 
 def _from_ggml(dtype: str, raw: memoryview) -> Float32:
@@ -114,8 +101,8 @@ def _float8_table(dtype: str) -> Float32:
     return np.array([decode(format_, code).to_float() for code in range(256)], np.float32)
 
 
-def _from_float8(table: Float32, raw: memoryview) -> Float32:
-    codes = np.frombuffer(raw, np.uint8)
+def _from_float8(dtype: str, raw: memoryview) -> Float32:
+    table, codes = _float8_table(dtype), np.frombuffer(raw, np.uint8)
     values = np.empty(codes.size, np.float32)
     # In pieces, because numpy widens the codes to 8 bytes each to index with them.
     for start in range(0, codes.size, _PIECE):

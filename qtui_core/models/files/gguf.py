@@ -18,11 +18,10 @@ from typing import Any, BinaryIO
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.links import followed
-from qtui_core.models.files.local import regular_file_size, unreadable
+from qtui_core.models.files.local import followed, regular_file_size, unreadable
 from qtui_core.models.files.safetensors import MAX_SIZE, Header
 from qtui_core.models.quoting import listed, printable, quoted
-from qtui_core.models.recognise import QuantizationInfo
+from qtui_core.models.recognise import CodeTensor, QuantizationInfo
 from qtui_core.models.tensors import DESCRIBED_IN, DTYPE_BITS, Role, TensorInfo
 
 #: Dimensions of a tensor: GGML_MAX_DIMS.
@@ -62,12 +61,8 @@ class GgmlType:
         """Numbers stored as they are, without a scale."""
         return self.name in DTYPE_BITS
 
-    @property
-    def is_known_to_gguf(self) -> bool:
-        """Whether the gguf library has code to decode it."""
-        return self.name not in _UNDECODED
 
-
+#: Types that the gguf library has no code to decode.
 _UNDECODED = frozenset({"Q8_1", "Q8_K", "Q1_0"})
 
 #: By the number that stands for the type in a file. 4, 5 and 31 to 38 were given up.
@@ -258,7 +253,7 @@ class _Reader:
             file=self._file,
             begin=begin,
             end=begin + nbytes,
-            readable=kind.is_plain or (kind.is_known_to_gguf and len(shape) > 1),
+            readable=kind.is_plain or (kind.name not in _UNDECODED and len(shape) > 1),
             role=Role.VALUES if kind.is_plain else Role.CODES,
         )
 
@@ -296,8 +291,7 @@ def describe_gguf(tensors: Mapping[str, TensorInfo]) -> QuantizationInfo | None:
             f"{weights:,} weights at {bits:.2f} bits each, scales counted. Statistics are of the "
             f"decoded values."
         ),
-        tensors=tuple(t.name for t in codes),
-        parameters={t.name: t.parameters for t in codes},
+        codes={t.name: CodeTensor("gguf", t.parameters) for t in codes},
     )
 
 

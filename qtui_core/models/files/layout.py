@@ -1,20 +1,22 @@
-"""Which files of a folder or a repository are the weights."""
+"""Which files of a folder or a repository are the weights; and how to make safetensors of pickles,
+which are not opened."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.jsontext import load_object
-from qtui_core.models.files.pickles import refusal, weight_pickles
+from qtui_core.models.files.local import load_object
 from qtui_core.models.files.safetensors import Header
-from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.tensors import TensorInfo
+from qtui_core.quantities import plural
 
 CONFIG = "config.json"
 #: Where ModelOpt tells its quantization, beside a config.json that does not.
@@ -26,6 +28,17 @@ INDEX_SUFFIX = ".safetensors.index.json"
 GGUF_SUFFIX = ".gguf"
 #: How the sentence begins that says so, where there is nothing else to say.
 NO_WEIGHTS = "There are no weights"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+#: Each file given to it becomes a safetensors file of the same name beside it. Weights-only
+#: loading refuses code; `clone` undoes sharing, which safetensors does not store.
+CONVERT_COMMAND = (
+    'python -c "import sys, torch; from safetensors.torch import save_file; '
+    "[save_file({k: v.contiguous().clone() for k, v in torch.load(p, map_location='cpu', "
+    "weights_only=True).items()}, p.rpartition('.')[0] + '.safetensors') for p in sys.argv[1:]]\""
+)
+#: More files than this are given to the command as one pattern.
+_MAX_SPELLED = 3
 
 _SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 
@@ -55,8 +68,8 @@ def choose_weights(names: Iterable[str], where: str, folder: Path | None = None)
         folder: where that is on this machine, if it is on it.
 
     Raises:
-        ModelError: several files compete and nothing says which is meant, or a file is one
-            shard of a set that is not all there.
+        ModelError: several files compete and nothing says which is meant, or a set of shards is
+            not all there.
     """
     top = sorted(n for n in names if "/" not in n)
     files = [n for n in top if n.endswith(SUFFIX)]
@@ -77,33 +90,18 @@ def choose_weights(names: Iterable[str], where: str, folder: Path | None = None)
 
 
 def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
-    subject = f"{where[0].upper()}{where[1:]}"
+    """The files, if they are one complete set; a few tools count from 0."""
     matches = [match for match in map(_SHARD.fullmatch, files) if match]
-    series = {(m[1], int(m[3])) for m in matches}
-    if len(series) != 1 or len(matches) < len(files):
-        raise ModelError(
-            f"{subject} holds {len(files)} safetensors files ({listed(list(files))}) and no index "
-            f"that says which belong together. Open one of them by its path."
-        )
-    ((stem, count),) = series
-    numbers = [int(match[2]) for match in matches]
-    first = 0 if 0 in numbers else 1  # a few tools count from 0
-    for at, (number, name) in enumerate(zip(numbers, files, strict=True)):
-        if number in numbers[:at] or not first <= number < first + count:
-            raise ModelError(
-                f"{subject} holds {quoted(name)}, which is not one of the {count:,} shards of one "
-                f"model. Remove what is not of this model."
-            )
-    if len(numbers) < count:
-        absent = (n for n in range(first, first + count) if n not in numbers)
-        digits, total = len(matches[0][2]), matches[0][3]
-        names = [f"{stem}-{n:0{digits}}-of-{total}{SUFFIX}" for n in islice(absent, 3)]
-        more = count - len(numbers) - len(names)
-        raise ModelError(
-            f"{subject} holds {len(numbers):,} of {count:,} shards; missing: {listed(names)}"
-            f"{f' and {more:,} more' if more else ''}."
-        )
-    return tuple(files)
+    numbers = sorted(int(match[2]) for match in matches)
+    count, sets = len(files), {(match[1], int(match[3])) for match in matches}
+    whole = numbers in ([*range(count)], [*range(1, count + 1)])
+    if whole and len(sets) == 1 and sets.pop()[1] == count:
+        return tuple(files)
+    raise ModelError(
+        f"{where[0].upper()}{where[1:]} holds {plural(len(files), 'safetensors file')} "
+        f"({listed([*files])}) and no index that says which belong together. Download what is "
+        f"missing, or open one of them by its path."
+    )
 
 
 def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
@@ -186,3 +184,32 @@ def natural_key(name: str) -> tuple[object, ...]:
         number = str(digits).lstrip("0")
         parts[2 * i + 1] = (len(number), number, len(str(digits)))
     return tuple(parts)
+
+
+def weight_pickles(names: Sequence[str]) -> list[str]:
+    """The pickles among the names of a folder, without the state of the training that made them
+    (optimizer.pt, training_args.bin, …) where the weights have the name they usually have."""
+    pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
+    return [n for n in pickles if n.startswith("pytorch_model")] or pickles
+
+
+def refusal(start: str, paths: Sequence[str], how: str = "Convert it") -> str:
+    """The sentence on pickles at these paths; `start` ends in what "code from the file" follows,
+    `how` is what to do once."""
+    return (
+        f"{start} code from the file, so qtui does not open it. {how} once, where you trust it: "
+        f"{convert_command(paths)}"
+    )
+
+
+def convert_command(paths: Sequence[str]) -> str:
+    """The command that converts the pickles at these paths, every one to a file of its own."""
+    # Two pickles of one name would end in one file: the second is another form of the first.
+    distinct = [*{p.rpartition(".")[0]: p for p in reversed(paths)}.values()][::-1]
+    words = [shlex.quote(printable(p)) for p in distinct]
+    if len(distinct) > _MAX_SPELLED:
+        # Of characters, as the shards of a model differ in their numbers.
+        start = os.path.commonprefix(distinct)  # noqa: RUF071
+        suffixes = sorted({p.rpartition(".")[2] for p in distinct})
+        words = [f"{shlex.quote(printable(start))}*.{suffix}" for suffix in suffixes]
+    return " ".join([CONVERT_COMMAND, *words])

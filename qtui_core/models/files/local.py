@@ -1,16 +1,19 @@
-"""Files on this machine: small ones read whole, tensor files mapped."""
+"""Files of a model on this machine: which links are followed, JSON that somebody else wrote read
+without trusting it, tensor files mapped."""
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import stat
 import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from qtui_core.errors import ModelError
-from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
 from qtui_core.models.quoting import quoted
 
 #: The longest config.json or shard index that is read, bytes.
@@ -18,6 +21,57 @@ MOST_TEXT_BYTES = 100_000_000
 #: Mapped bytes handed out before the pages are given back. A mapped page counts as memory
 #: of the process until then, so reading a whole model would look like holding it.
 RELEASE_AFTER = 256 << 20
+#: The ends of names of what a tokenizer may be read from, and the one folder of such files.
+_TOKENIZER_ENDS = (".json", ".txt", ".model", ".jinja", ".bpe", ".tiktoken")
+_TEMPLATES = "additional_chat_templates"
+#: Commas and opening brackets a document may hold. Each stands for at most a few Python
+#: objects, so this bounds memory to a few hundred megabytes where the text alone (`[],[],…`)
+#: could ask for forty times its own size. 440,000 tensors fit.
+MAX_STRUCTURE = 4_000_000
+
+
+def followed(folder: Path, name: str, chosen: Path | None = None) -> Path:
+    """The path of a file of a model, whose links may lead to the model's own folder (which may be
+    a link itself), and into the blobs of a hub cache: whoever packs a model may put links in it, so
+    opening it must not lead anywhere on this machine.
+
+    Args:
+        folder: of the model.
+        name: of the file in it; it need not exist.
+        chosen: a file that the user named. Where it leads is the user's choice, and what lies
+            beside that is followed too.
+
+    Raises:
+        ModelError: a link leads elsewhere.
+    """
+    path = folder / name
+    real = os.path.realpath(path)
+    homes = [os.path.realpath(folder)]
+    if chosen is not None:
+        homes.append(os.path.dirname(os.path.realpath(chosen)))
+    if any(real.startswith(home.rstrip(os.sep) + os.sep) for home in homes) or _is_blob(real):
+        return path
+    raise ModelError(
+        f"{quoted(path)} is a link to {quoted(real)}, which is outside the model's folder; such a "
+        f"link is followed only into a hub cache. If you trust it, open the model in "
+        f"{quoted(os.path.dirname(real))}, or put a copy of that file in the place of the link."
+    )
+
+
+def check_tokenizer_links(folder: Path) -> None:
+    """Raises ModelError if a file that a tokenizer may be read from is a link that leads out of
+    the folder of the model."""
+    for place, ends in ((folder, _TOKENIZER_ENDS), (folder / _TEMPLATES, ("",))):
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            if name.lower().endswith(ends):
+                followed(folder, os.path.relpath(place / name, folder))
+
+
+def _is_blob(real: str) -> bool:
+    """Whether it is a file of a hub cache: …/blobs/HASH, with the folder `snapshots` beside it."""
+    blobs = os.path.dirname(real)
+    beside = os.path.join(os.path.dirname(blobs), "snapshots")
+    return os.path.basename(blobs) == "blobs" and os.path.isdir(beside)
 
 
 def regular_file_size(path: Path) -> int:
@@ -54,24 +108,58 @@ def read_text_file(path: Path) -> bytes:
         raise unreadable(path, error) from error
 
 
-def read_header(path: Path, name: str) -> Header:
-    """Header of the safetensors file at `path`, its tensors filed under `name`.
+class _Duplicate(ValueError):
+    pass
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise _Duplicate(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return result
+
+
+def load_object(raw: bytes, what: str, *, unique: bool) -> dict[str, Any]:
+    """The JSON object in `raw` (UTF-8).
+
+    Args:
+        what: names the document in messages, as the subject of a sentence.
+        unique: refuse an object that has the same key twice, at any depth; else the last
+            one counts, as every JSON reader has it.
 
     Raises:
-        ModelError: the file cannot be read, or its header is not true of it.
+        ModelError: invalid UTF-8, not JSON, not an object, nested or structured beyond any
+            real document, or holding text that is no Unicode (a lone surrogate escape).
     """
-    size = regular_file_size(path)
+    structure = sum(raw.count(c) for c in (b",", b"[", b"{"))
+    if structure > MAX_STRUCTURE:
+        raise ModelError(
+            f"{what} holds {structure:,} JSON elements, more than any real model "
+            f"(the limit is {MAX_STRUCTURE:,})."
+        )
     try:
-        with path.open("rb") as stream:
-            start = stream.read(PREFIX + 16)
-            length = header_length(start, name, size)
-            stream.seek(PREFIX)
-            raw = stream.read(length)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if len(raw) != length:
-        raise ModelError(f"{quoted(name)} became shorter while it was read.")
-    return parse_header(raw, name, size)
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{what} is not valid UTF-8 (byte {error.start}).") from error
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_pairs if unique else None)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except _Duplicate as error:
+        raise ModelError(f"{what} has the name {quoted(error.args[0])} twice.") from error
+    except RecursionError as error:
+        raise ModelError(f"{what} is nested too deeply to be real.") from error
+    except json.JSONDecodeError as error:
+        raise ModelError(
+            f"{what} is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise ModelError(f"{what} holds text that is not valid Unicode.") from error
+    except ValueError as error:  # a number of more digits than Python converts
+        raise ModelError(f"{what} holds a number that cannot be read.") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{what} is not a JSON object.")
+    return value
 
 
 def _version(status: os.stat_result) -> tuple[int, ...]:

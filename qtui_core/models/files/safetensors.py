@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.local import load_object, regular_file_size, unreadable
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES, TensorInfo
 
@@ -45,6 +46,26 @@ class Header:
 
     tensors: tuple[TensorInfo, ...]
     metadata: Mapping[str, Any]
+
+
+def read_header(path: Path, name: str) -> Header:
+    """Header of the safetensors file at `path`, its tensors filed under `name`.
+
+    Raises:
+        ModelError: the file cannot be read, or its header is not true of it.
+    """
+    size = regular_file_size(path)
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(PREFIX + 16)
+            length = header_length(start, name, size)
+            stream.seek(PREFIX)
+            raw = stream.read(length)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(raw) != length:
+        raise ModelError(f"{quoted(name)} became shorter while it was read.")
+    return parse_header(raw, name, size)
 
 
 def header_length(start: bytes, file: str, size: int) -> int:

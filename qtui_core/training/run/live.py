@@ -19,7 +19,7 @@ from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
-from qtui_core.telemetry.sampling import INTERVAL, sampling
+from qtui_core.telemetry.readings import INTERVAL, sampling
 from qtui_core.training.limits import rate_of
 from qtui_core.training.measuring.meters import Meter, clear_workspaces, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step

@@ -17,7 +17,7 @@ from qtui_core.live.snapshot import RunDevice
 from qtui_core.memory.plan.options import Segments
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
-from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
+from qtui_core.telemetry.readings import answer, memory_of, start_nvml
 
 _CONFIGURES: Final = "PYTORCH_ALLOC_CONF"
 #: What a driver and its services hold of a GPU on which nothing computes is less than this, bytes.
@@ -144,11 +144,11 @@ def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
 def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
     """The GPU of an NVML handle; None if it has no UUID. Its memory is what processes can have,
     which CUDA reports as the total: without what the driver reserves."""
-    uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
+    uuid = answer(nvml, "nvmlDeviceGetUUID", handle)
     if uuid is None:
         return None
     memory, _ = memory_of(nvml, handle)
-    name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
+    name = answer(nvml, "nvmlDeviceGetName", handle) or "a GPU"
     total, used = 0, 0
     if memory is not None:
         total = int(memory.total) - int(getattr(memory, "reserved", 0))

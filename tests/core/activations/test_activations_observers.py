@@ -1,12 +1,10 @@
 """Observers and ranges, compared with numpy on all values at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from every import over
 
-from qtui_core.activations.observers import EvenSample, Observer, RangeRule
+from qtui_core.activations.observers import ActivationRecord, Observed, RangeRule
 from qtui_core.errors import UsageError
 
 
@@ -23,38 +21,28 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-def observe(x: np.ndarray, pieces: int = 7, **options: bool):
-    observer = Observer(x.shape[1], **options)
+def observe(x: np.ndarray, pieces: int = 7):
+    observed = Observed(x.shape[1])
     for part in np.array_split(x, pieces):
-        observer.add(part)
-    return observer.observed()
+        observed.add(part)
+    return observed
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 3000])
-def test_what_is_observed_is_numpy_s(pieces: int) -> None:
+@over("pieces", [1, 7, 500])
+@over("broken", [0, 3])
+def test_what_is_observed_is_numpy_s(pieces: int, broken: int) -> None:
+    """What is not finite is counted and left out."""
     x = values()
-    found = observe(x, pieces)
-    assert (found.tokens, found.features, found.nonfinite) == (3000, 40, 0)
+    given = x.copy()
+    for at, bad in zip(range(broken), (np.nan, np.inf, -np.inf), strict=False):
+        given[at, at], x[at, at] = bad, 0
+    found = observe(given, pieces)
+    assert (found.tokens, found.features, found.nonfinite) == (3000, 40, broken)
     assert (found.min, found.max) == (x.min(), x.max())
     assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
     exact = (x.astype(np.float64) ** 2).mean(axis=0)
     np.testing.assert_allclose(found.second_moment, exact, rtol=1e-12)
-    assert found.counts is not None
-    assert found.counts.sum() == x.size
-
-
-def test_what_is_not_finite_is_counted_and_left_out() -> None:
-    x = values()
-    holes = x.copy()
-    holes[0, 0], holes[1, 1], holes[2, 2] = np.nan, np.inf, -np.inf
-    found = observe(holes)
-    x[0, 0] = x[1, 1] = x[2, 2] = 0
-    assert found.nonfinite == 3
-    assert (found.min, found.max) == (x.min(), x.max())
-    assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
-    np.testing.assert_allclose(found.second_moment, (x.astype(float) ** 2).mean(axis=0))
-    assert found.counts is not None
-    assert found.counts.sum() == x.size - 3
+    assert found.counts.sum() == x.size - broken
 
 
 def test_nothing_finite_has_no_range() -> None:
@@ -66,15 +54,20 @@ def test_nothing_finite_has_no_range() -> None:
                 rule.range_of(found, symmetric=True)
 
 
-def test_min_max() -> None:
+def test_min_max_and_percentiles_of_tiny_and_huge_numbers() -> None:
     x = values()
     x[x < -3] = -3
     found = observe(x)
     assert RangeRule().range_of(found, symmetric=False) == (-3.0, float(x.max()))
     assert RangeRule().range_of(found, symmetric=True) == (-float(x.max()), float(x.max()))
+    x = np.array([[1e-45, -1e-45, 3e38, -3e38, 0.0, -0.0, 1.0, -2.0]], np.float32)
+    found = observe(x, 1)
+    low, high = RangeRule(100).range_of(found, symmetric=False)
+    assert -3e38 <= low <= -3e38 * (1 - 2**-10)
+    assert 3e38 * (1 - 2**-10) <= high <= 3e38
 
 
-@pytest.mark.parametrize("percent", [60.0, 90.0, 99.0, 99.9, 99.99, 100.0])
+@over("percent", [60.0, 90.0, 99.0, 99.9, 99.99, 100.0])
 def test_percentiles_of_bfloat16_values_are_exact(percent: float) -> None:
     x = bfloat16(values())
     found = observe(x)
@@ -88,7 +81,7 @@ def test_percentiles_of_bfloat16_values_are_exact(percent: float) -> None:
     assert outside <= 1 - percent / 100 + 1e-12
 
 
-@pytest.mark.parametrize("percent", [90.0, 99.9, 100.0])
+@over("percent", [90.0, 99.9, 100.0])
 def test_percentiles_of_float32_values_are_within_a_bin(percent: float) -> None:
     x = values()
     expected = np.quantile(np.abs(x), percent / 100, method="inverted_cdf")
@@ -96,32 +89,22 @@ def test_percentiles_of_float32_values_are_within_a_bin(percent: float) -> None:
     assert expected * (1 - 2**-10) <= found <= expected
 
 
-def test_percentiles_of_tiny_and_huge_numbers() -> None:
-    x = np.array([[1e-45, -1e-45, 3e38, -3e38, 0.0, -0.0, 1.0, -2.0]], np.float32)
-    found = observe(x, 1)
-    low, high = RangeRule(100).range_of(found, symmetric=False)
-    assert -3e38 <= low <= -3e38 * (1 - 2**-10)
-    assert 3e38 * (1 - 2**-10) <= high <= 3e38
-
-
 @over(("rows", "capacity"), [(10, 10), (11, 10), (1000, 10), (999, 64), (5, 1)])
 @over("step", [1, 3, 1000])
-def test_an_even_sample_is_every_stride_th_row(rows: int, capacity: int, step: int) -> None:
+def test_the_kept_rows_are_every_stride_th(rows: int, capacity: int, step: int) -> None:
     x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
-    sample = EvenSample(2, capacity)
+    record = ActivationRecord(2, 8 * capacity)
     for start in range(0, rows, step):
-        sample.add(x[start : start + step])
-    kept = sample.rows()
-    assert np.array_equal(kept, x[:: sample.stride])
-    assert kept.shape[0] <= capacity
-    assert sample.stride == 1 or 2 * kept.shape[0] >= capacity
+        record.add(x[start : start + step])
+    assert np.array_equal(record.rows, x[:: record.stride])
+    assert record.rows.shape[0] <= capacity
+    assert record.stride == 1 or 2 * record.rows.shape[0] >= capacity
+    assert record.whole is (record.stride == 1)
 
 
-def test_an_even_sample_copies_and_may_keep_nothing() -> None:
+def test_kept_rows_are_copies() -> None:
     x = np.ones((4, 2), np.float32)
-    sample, none = EvenSample(2, 10), EvenSample(2, 0)
-    sample.add(x)
-    none.add(x)
+    record = ActivationRecord(2, 80)
+    record.add(x)
     x[:] = 5
-    assert (sample.rows() == 1).all()
-    assert none.rows().shape == (0, 2)
+    assert (record.rows == 1).all()

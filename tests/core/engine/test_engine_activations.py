@@ -83,7 +83,6 @@ async def test_everything_about_a_tensor_works_on_what_was_captured(engine):
     assert (captured["tokens"], captured["held_out_tokens"]) == (2048, 2048)
     assert (captured["inputs"], captured["outputs"]) == (704, 256)
     assert captured["text"] == "the built-in text, a byte a token"
-    assert captured["note"] == ""
     assert reply.data["held"] == [DOWN]
 
     for side in ("input", "output"):

@@ -21,7 +21,7 @@ from qtui_core.errors import UsageError
 ROOMS = (
     "qtui.engine.answers.activations", "qtui.engine.requests", "qtui.engine.estimator.requests",
     "qtui.engine.answers.codes", "qtui.engine.answers.outliers", "qtui.engine.answers.tensors",
-    "qtui.engine.estimator.answers", "qtui_core.answers.codes", "qtui_core.answers.tensors",
+    "qtui.engine.estimator.answers", "qtui_core.answers",
     "qtui_core.roofline.rates", "qtui_core.memory.devices.profile",
     "qtui_core.telemetry.readings", "qtui.engine.answers.evaluation",
     "qtui_core.evaluation.results", "qtui_core.evaluation.settings",

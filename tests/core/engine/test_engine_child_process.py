@@ -10,7 +10,7 @@ import sys
 
 from every import every
 
-from qtui_core.child_environment import child_environment
+from qtui_core.threads import child_environment
 
 PROGRAM = """
 import sys, time

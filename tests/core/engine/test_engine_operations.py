@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import Reply
-from qtui_core.answers.tensors import ColumnCount, ErrorReport
+from qtui_core.answers import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
 

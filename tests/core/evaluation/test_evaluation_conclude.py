@@ -1,7 +1,5 @@
 """The sentence of an evaluation, in each state, from rows of known figures."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """The models of an adapter: their logits against peft's, merged and not, and what is made of the
 scores."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from contextlib import ExitStack
 

@@ -1,16 +1,17 @@
 """A model that runs layer by layer, with weights changed, against the whole model of transformers
 in float32 whose weights were replaced."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import running_models
-from every import over
+from every import every, over
 from gguf_models import write_gguf
 from lazy_imports import LazyImport
 
@@ -23,6 +24,7 @@ from qtui_core.evaluation.changes import (
     uniform,
 )
 from qtui_core.evaluation.settings import EvaluationSettings, NamedAssignment
+from qtui_core.evaluation.summary import summarize
 from qtui_core.inspection.inspect import inspect_model, is_quantizable
 from qtui_core.job import Cancelled, Job
 from qtui_core.models import open_model
@@ -87,27 +89,36 @@ def check(found: Any, expected: Any) -> None:
     assert float((found - expected).abs().max()) < 3e-6 * scale
 
 
-def families() -> list[str]:
-    return [name for name in FAMILIES if hasattr(transformers, f"{name}Config")]
+@contextmanager
+def weights_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """The weights of a saved model, which are saved again as they are left."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    yield weights
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def original(source: Any) -> Any:
+    return streamed.ForwardPass(WeightChange("original", source))
+
+
+def check_quantized(folder: Path, scheme: str, scored: int = 20) -> Any:
+    """Compares the original and one scheme with the whole model. Returns the model in layers."""
+    source, ids = open_model(folder), tokens()
+    model = streamed.StreamedModel(source, "cpu")
+    check(model.logits(ids, scored, original(source)), logits_of(whole(folder), ids, scored))
+    found = model.logits(ids, scored, streamed.ForwardPass(uniform(Scheme.parse(scheme), source)))
+    check(found, logits_of(quantize_whole(whole(folder), scheme), ids, scored))
+    return model
 
 
 @pytest.mark.slow
 def test_every_family_runs_layer_by_layer_as_it_does_whole(tmp_path) -> None:
-    from every import every
-
     def one(family: str) -> None:
-        folder = write(tmp_path / family, family)
-        source, ids = open_model(folder), tokens()
-        model = streamed.StreamedModel(source, "cpu")
-        how = streamed.ForwardPass(WeightChange("original", source))
-        check(model.logits(ids, 25, how), logits_of(whole(folder), ids, 25))
-        changed = uniform(Scheme.parse("int4:row"), source)
-        expected = quantize_whole(whole(folder), "int4:row")
-        found = model.logits(ids, 25, streamed.ForwardPass(changed))
-        check(found, logits_of(expected, ids, 25))
-        assert model.units >= 4
+        assert check_quantized(write(tmp_path / family, family), "int4:row", 25).units >= 4
 
-    every(families(), one)
+    every([name for name in FAMILIES if hasattr(transformers, f"{name}Config")], one)
 
 
 def quantized(name: str, value: Any, scheme: str) -> Any:
@@ -126,14 +137,14 @@ def quantize_whole(model: Any, scheme: str, kept: str = "") -> Any:
     return model
 
 
-@over("scheme", ["nf4", "nf4:dq", "int4:group32:asym", "e4m3:tile128x128", "int3:tensor", "mxfp4"])
+@over("scheme", ["nf4:dq", "int4:group32:asym", "e4m3:tile128x128", "mxfp4"])
 def test_a_scheme_is_applied_to_every_matrix(scheme, tmp_path) -> None:
     folder = running_models.llama(tmp_path, torch.bfloat16, tie_word_embeddings=True)
-    source, ids = open_model(folder), tokens()
-    model = streamed.StreamedModel(source, "cpu")
-    found = model.logits(ids, 20, streamed.ForwardPass(uniform(Scheme.parse(scheme), source)))
-    expected = quantize_whole(whole(folder), scheme)
-    check(found, logits_of(expected, ids, 20))
+    check_quantized(folder, scheme)
+
+
+def test_gpt2_keeps_its_transposed_weights_and_its_tied_head(tmp_path) -> None:
+    check_quantized(running_models.gpt2(tmp_path), "int4:row")
 
 
 @over("scheme", ["int8:token", "e4m3:group128", "int4:tensor", "int8:row:outliers1.0"])
@@ -161,17 +172,6 @@ def test_the_inputs_of_quantized_layers_are_rounded_window_by_window(scheme, tmp
     assert float(distance.max()) < 0.05 * float(one_by_one.abs().max())
 
 
-def test_gpt2_keeps_its_transposed_weights_and_its_tied_head(tmp_path) -> None:
-    folder = running_models.gpt2(tmp_path)
-    source, ids = open_model(folder), tokens()
-    model = streamed.StreamedModel(source, "cpu")
-    original = streamed.ForwardPass(WeightChange("original", source))
-    check(model.logits(ids, 20, original), logits_of(whole(folder), ids, 20))
-    changed = uniform(Scheme.parse("int4:row"), source)
-    expected = quantize_whole(whole(folder), "int4:row")
-    check(model.logits(ids, 20, streamed.ForwardPass(changed)), logits_of(expected, ids, 20))
-
-
 def test_weights_are_there_only_while_their_layer_runs(tmp_path) -> None:
     folder = running_models.llama(tmp_path, num_hidden_layers=3)
     source = open_model(folder)
@@ -186,26 +186,21 @@ def test_weights_are_there_only_while_their_layer_runs(tmp_path) -> None:
     for layer in inner.model.layers:
         layer.mlp.register_forward_hook(lambda *_: seen.append(loaded()))
     assert loaded() == set()
-    model.logits(tokens(), 20, streamed.ForwardPass(WeightChange("original", source)))
+    model.logits(tokens(), 20, original(source))
     assert seen == [{"0"}, {"1"}, {"2"}]
     assert loaded() == set()
     assert model.unnamed == ()
 
 
 def test_a_norm_in_float32_is_not_rounded_to_the_dtype_of_the_model(tmp_path) -> None:
-    from safetensors.torch import load_file, save_file
-
     folder = running_models.llama(tmp_path, torch.bfloat16)
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    for name in weights:
-        if "norm" in name:
-            weights[name] = 1.0 + torch.rand(weights[name].shape)
-    save_file(weights, file, metadata={"format": "pt"})
+    with weights_of(folder) as weights:
+        for name in weights:
+            if "norm" in name:
+                weights[name] = 1.0 + torch.rand(weights[name].shape)
     source, ids = open_model(folder), tokens()
-    model = streamed.StreamedModel(source, "cpu")
-    how = streamed.ForwardPass(WeightChange("original", source))
-    check(model.logits(ids, 20, how), logits_of(whole(folder), ids, 20))
+    found = streamed.StreamedModel(source, "cpu").logits(ids, 20, original(source))
+    check(found, logits_of(whole(folder), ids, 20))
 
 
 # Changes of weights
@@ -242,7 +237,6 @@ def test_an_assignment_is_a_report_or_an_object(tmp_path) -> None:
     "written, words",
     [
         ("{", "has no assignment"),
-        ("[]", "has no assignment"),
         ("{}", "has no assignment"),
         ('{"sensitivity": null}', "names 'sensitivity', which is no matrix"),
         ('{"sensitivity": {"assignment": 3}}', "has no assignment"),
@@ -275,10 +269,8 @@ def test_what_is_kept_stays_as_stored(tmp_path) -> None:
 
 def test_a_gguf_file_is_no_original_and_says_why(tmp_path) -> None:
     """It predicts the next token, but its tensors are no modules of transformers."""
-    config = {
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-        "hidden_size": 64,
-    }  # fmt: skip
+    config = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2)
+    config |= {"num_hidden_layers": 1, "hidden_size": 64}
     weights = {"model.layers.0.mlp.up_proj.weight": np.ones((64, 64), np.float32)}
     plain = open_model(str(write_gguf(tmp_path / "plain.gguf", weights, config, "F32")))
     with pytest.raises(ModelError, match="is a GGUF file, whose tensors have other names"):
@@ -296,7 +288,6 @@ def test_another_checkpoint_takes_the_place_of_all_weights(tmp_path) -> None:
     found = streamed.StreamedModel(first, "cpu").logits(ids, 20, streamed.ForwardPass(change))
     check(found, logits_of(whole(second), ids, 20))
     assert change.nbytes() == other.nbytes
-    assert all(is_quantizable(info) for info in other.tensors.values() if len(info.shape) > 1)
     wide = open_model(running_models.llama(tmp_path / "c", intermediate_size=64))
     with pytest.raises(UsageError, match="of the same model"):
         OtherCheckpoint(first, wide)
@@ -305,18 +296,13 @@ def test_another_checkpoint_takes_the_place_of_all_weights(tmp_path) -> None:
 def in_nf4(folder: Path) -> Path:
     """The linear layers of a Llama in bitsandbytes' NF4 with nested scales, as a checkpoint."""
     bnb = pytest.importorskip("bitsandbytes.functional")
-    from safetensors.torch import load_file, save_file
-
     running_models.llama(folder, torch.bfloat16, hidden_size=64, intermediate_size=128)
-    state = {}
-    for name, value in load_file(folder / "model.safetensors").items():
-        state[name] = value
-        if "proj" in name:
+    with weights_of(folder) as state:
+        for name in [name for name in state if "proj" in name]:
             state[name], packed = bnb.quantize_4bit(
-                value, blocksize=64, compress_statistics=True, quant_type="nf4"
+                state[name], blocksize=64, compress_statistics=True, quant_type="nf4"
             )
             state |= {f"{name}.{k}": v for k, v in packed.as_dict(packed=True).items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"load_in_4bit": True, "quant_method": "bitsandbytes"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -324,8 +310,6 @@ def in_nf4(folder: Path) -> Path:
 
 
 def test_a_packed_checkpoint_is_as_far_as_its_scheme(tmp_path) -> None:
-    from qtui_core.evaluation.summary import summarize
-
     source = open_model(
         running_models.llama(tmp_path / "a", torch.bfloat16, hidden_size=64, intermediate_size=128)
     )
@@ -354,11 +338,9 @@ def test_a_packed_checkpoint_is_as_far_as_its_scheme(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_the_figures_of_the_demo_are_those_of_its_whole_model(tmp_path) -> None:
-    from qtui_core.evaluation.summary import summarize
     from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 
-    scheme = "nf4"
-    settings = EvaluationSettings(schemes=(Scheme.parse(scheme),), windows=6)
+    settings = EvaluationSettings(schemes=(Scheme.parse("nf4"),), windows=6)
     begun, parts = told(open_model("demo"), settings)
     row = summarize(begun, parts, "done").rows[1]
     raw = np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8).astype(np.int64)
@@ -366,7 +348,7 @@ def test_the_figures_of_the_demo_are_those_of_its_whole_model(tmp_path) -> None:
     ids = there[np.linspace(0, len(there) - 1, 6).round().astype(int)]
     model = whole(DEMO_FOLDER)
     before = logits_of(model, ids, 127).double().log_softmax(-1)
-    after = logits_of(quantize_whole(model, scheme), ids, 127).double().log_softmax(-1)
+    after = logits_of(quantize_whole(model, "nf4"), ids, 127).double().log_softmax(-1)
     divergence = (before.exp() * (before - after)).sum(-1).numpy()
     assert row.kl_mean == pytest.approx(divergence.mean(), rel=1e-4)
     assert row.kl_median == pytest.approx(np.median(divergence), rel=1e-3)
@@ -391,8 +373,6 @@ def written(tmp_path: Path, words: int = 900) -> str:
 
 
 def test_an_identity_changes_nothing_and_parts_that_are_done_are_left_out(tmp_path) -> None:
-    from qtui_core.evaluation.summary import summarize
-
     source = open_model(running_models.llama(tmp_path / "m", torch.bfloat16))
     settings = EvaluationSettings(
         schemes=(Scheme.parse("bf16"), Scheme.parse("int3")),
@@ -433,8 +413,6 @@ def test_an_assignment_that_is_given_and_the_second_half_of_a_text(tmp_path) -> 
 
 
 def test_batches_do_not_change_the_figures(tmp_path, monkeypatch) -> None:
-    from qtui_core.evaluation.summary import summarize
-
     source = open_model(running_models.llama(tmp_path / "m"))
     settings = EvaluationSettings(
         schemes=(Scheme.parse("int3"),), activations=(Scheme.parse("int8:tensor"),),
@@ -454,29 +432,18 @@ def test_batches_do_not_change_the_figures(tmp_path, monkeypatch) -> None:
 
 def test_an_evaluation_is_cancelled_before_the_next_layer(tmp_path) -> None:
     source = open_model(running_models.llama(tmp_path / "m"))
-    asked = []
-
-    def cancelled() -> bool:
-        asked.append(True)
-        return len(asked) > 3
-
+    asked = iter(range(99))
+    job = Job(cancelled=lambda: next(asked) == 3)
     with pytest.raises(Cancelled):
-        told(source, EvaluationSettings(text=written(tmp_path)), job=Job(cancelled=cancelled))
-    assert len(asked) == 4
+        told(source, EvaluationSettings(text=written(tmp_path)), job=job)
+    assert next(asked) == 4
 
 
 def broken_llama(folder: Path) -> Path:
-    from safetensors.torch import load_file, save_file
-
     running_models.llama(folder)
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with weights_of(folder) as weights:
+        weights["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")
     return folder
-
-
-def without_tokenizer(folder: Path) -> Path:
-    return running_models.llama(folder, vocab_size=300)
 
 
 @over(
@@ -484,7 +451,7 @@ def without_tokenizer(folder: Path) -> Path:
     [
         (running_models.bert, ModelError, "no head that predicts the next token"),
         (broken_llama, ModelError, "itself .which 'model.layers.1.mlp.up_proj.weight' has too"),
-        (without_tokenizer, ModelError, "There is no tokenizer"),
+        (partial(running_models.llama, vocab_size=300), ModelError, "There is no tokenizer"),
     ],
 )
 def test_a_model_that_cannot_be_evaluated_is_refused(make, error, words, tmp_path) -> None:
@@ -496,6 +463,5 @@ def test_a_model_that_cannot_be_evaluated_is_refused(make, error, words, tmp_pat
 def test_a_forward_pass_that_fails_is_a_sentence(tmp_path) -> None:
     source = open_model(running_models.llama(tmp_path / "m"))
     model = streamed.StreamedModel(source, "cpu")
-    how = streamed.ForwardPass(WeightChange("original", source))
     with pytest.raises(QtuiError, match=r"The forward pass of .* failed"):
-        model.logits(tokens() + 1000, 20, how)
+        model.logits(tokens() + 1000, 20, original(source))

@@ -1,16 +1,13 @@
 """What holds an assignment against its model: the rivals that it gets, and the sentence in each
 state, from parts of known figures."""
 
-from __future__ import annotations
-
-import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from every import every
-from safetensors.numpy import save_file
+from every import every, over
+from packed_models import save_model
 from test_evaluation_conclude import noisy, sizes
 from test_evaluation_scores import begun_of, part_of, parts_of
 
@@ -33,67 +30,54 @@ ALIKE = BEST + noisy(0.0002, 0.001, 1)
 BYTES = (560, 530, 550, 1010)
 
 
-def judged(values, nbytes=BYTES, batches=(10, 10), ended="done", names=tuple(KINDS)):
-    begun = begun_of(*names, batches=batches)
-    parts = sizes(begun, *nbytes)(parts_of(begun, *values))
-    return judge(begun, parts, KINDS, ended)
+def judged(values, nbytes=BYTES, batches=(10, 10)):
+    begun = begun_of(*KINDS, batches=batches)
+    return judge(begun, sizes(begun, *nbytes)(parts_of(begun, *values)), KINDS, "done")
 
 
-def test_the_sentence_in_every_state() -> None:
-    eight = BEST / 50
-    for said, recommended, found in (
-        (
-            "On 20 held-out windows the assignment is the best of its bytes: 0.005 ± 0.00022 nats "
-            f"a token at 4.48 bits, 8.9 standard errors below the rule {RULE} (0.007 at 4.24 "
-            "bits), the next: take it.",
-            THE_ASSIGNMENT,
-            judged([BEST, WORSE, WORSE + 0.001, eight]),
-        ),
-        (
-            f"On 20 held-out windows the assignment is worse than the rule {RULE}, which takes "
-            "fewer bytes, by 8.9 standard errors (KL 0.005 at 4.48 bits against 0.003 at 4.24 "
-            f"bits): take the rule {RULE}, not the assignment.",
-            RULE,
-            judged([BEST, BETTER, WORSE, eight]),
-        ),
-        (
-            f"On 20 held-out windows the assignment and the rule {RULE} cannot be told apart "
-            "(KL 0.005 at 4.48 bits and 0.0052 at 4.24 bits, 0.9 standard errors, where 2.9 "
-            "count), so the assignment gains nothing that this text shows: take the rule "
-            f"{RULE}, which is simpler.",
-            RULE,
-            judged([BEST, ALIKE, WORSE, eight]),
-        ),
-        (
-            "On 20 held-out windows the assignment is 0.005 ± 0.00022 nats a token at 4.00 bits, "
-            "and nothing to compare it with takes as few bytes: take it if there is no room for "
-            "more.",
-            THE_ASSIGNMENT,
-            judged([BEST, BETTER, WORSE, eight], (500, 530, 550, 1010)),
-        ),
-        (
-            "The assignment gives logits that are not finite for 60 of the tokens: take nf4 "
-            "instead, 0.005 ± 0.00022 nats a token at 4.40 bits.",
-            "nf4",
-            judged([math.nan, WORSE, BEST, eight]),
-        ),
-        (
-            "The assignment gives logits that are not finite for 60 of the tokens: name schemes "
-            "that reach further, as nothing else in its bytes gives finite ones.",
-            "",
-            judged([math.nan, math.inf, math.nan, eight]),
-        ),
-        (
-            "One held-out window gives no standard error, so nothing is decided: the assignment "
-            f"has a KL of 0.002 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits; give a longer "
-            "text.",
-            "",
-            judged([0.002, 0.001, 0.003, 1e-4], batches=(1,)),
-        ),
-    ):
-        assert found.conclusion == said
-        assert found.recommended == recommended
-        assert found.other == (recommended if recommended != THE_ASSIGNMENT else "")
+EIGHT = BEST / 50
+HELD = "On 20 held-out windows the assignment"
+#: (divergences of each, other bytes or batches, what is advised, the sentence).
+STATES = {
+    "the best": (
+        [BEST, WORSE, WORSE + 0.001, EIGHT], {}, THE_ASSIGNMENT,
+        f"{HELD} is the best of its bytes: 0.005 ± 0.00022 nats a token at 4.48 bits, 8.9 standard "
+        f"errors below the rule {RULE} (0.007 at 4.24 bits), the next: take it."),
+    "worse": (
+        [BEST, BETTER, WORSE, EIGHT], {}, RULE,
+        f"{HELD} is worse than the rule {RULE}, which takes fewer bytes, by 8.9 standard errors "
+        f"(KL 0.005 at 4.48 bits against 0.003 at 4.24 bits): take the rule {RULE}, not the "
+        "assignment."),
+    "chance": (
+        [BEST, ALIKE, WORSE, EIGHT], {}, RULE,
+        f"{HELD} and the rule {RULE} cannot be told apart (KL 0.005 at 4.48 bits and 0.0052 at "
+        "4.24 bits, 0.9 standard errors, where 2.9 count), so the assignment gains nothing that "
+        f"this text shows: take the rule {RULE}, which is simpler."),
+    "no rival": (
+        [BEST, BETTER, WORSE, EIGHT], {"nbytes": (500, 530, 550, 1010)}, THE_ASSIGNMENT,
+        f"{HELD} is 0.005 ± 0.00022 nats a token at 4.00 bits, and nothing to compare it with "
+        "takes as few bytes: take it if there is no room for more."),
+    "not finite": (
+        [math.nan, WORSE, BEST, EIGHT], {}, "nf4",
+        "The assignment gives logits that are not finite for 60 of the tokens: take nf4 instead, "
+        "0.005 ± 0.00022 nats a token at 4.40 bits."),
+    "none is finite": (
+        [math.nan, math.inf, math.nan, EIGHT], {}, "",
+        "The assignment gives logits that are not finite for 60 of the tokens: name schemes that "
+        "reach further, as nothing else in its bytes gives finite ones."),
+    "one window": (
+        [0.002, 0.001, 0.003, 1e-4], {"batches": (1,)}, "",
+        "One held-out window gives no standard error, so nothing is decided: the assignment has a "
+        f"KL of 0.002 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits; give a longer text."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_sentence_in_every_state(state) -> None:
+    values, how, recommended, said = STATES[state]
+    found = judged(values, **how)
+    assert (found.conclusion, found.recommended) == (said, recommended)
+    assert found.other == (recommended if recommended != THE_ASSIGNMENT else "")
 
 
 def test_a_rival_that_is_not_finite_is_left_out_of_the_comparison() -> None:
@@ -108,19 +92,16 @@ def test_an_original_that_is_broken_is_not_held_against_the_assignment() -> None
     parts = sizes(begun, *BYTES)(parts_of(begun, BEST, WORSE, WORSE, 1e-4, loss=math.inf))
     parts[0] = part_of(begun, 0, 0, 0.0, loss=math.inf, nbytes=2000)
     found = judge(begun, parts, KINDS)
-    assert found.conclusion.startswith(
-        "The original itself gives logits that are not finite for 30"
-    )
+    assert found.conclusion.startswith("The original itself gives logits that are not finite for 3")
     assert found.recommended == ""
 
 
 def test_a_judgement_that_was_stopped_says_what_it_has_read() -> None:
     begun = begun_of(*KINDS, batches=(10, 10))
     parts = sizes(begun, *BYTES)(parts_of(begun, BEST, WORSE, WORSE, 1e-4))
-    half = judge(begun, parts[:7], KINDS, "stopped")
+    half, nothing = (judge(begun, parts[:count], KINDS, "stopped") for count in (7, 3))
     assert half.windows == 10
     assert half.conclusion.startswith("Stopped after 10 of 20 windows. On 10 held-out windows the ")
-    nothing = judge(begun, parts[:3], KINDS, "stopped")
     assert (nothing.rows, nothing.recommended, nothing.other) == ((), "", "")
     assert nothing.conclusion.startswith("Stopped before every candidate had read a window")
     assert printed(nothing)["assignment"] is None
@@ -134,13 +115,10 @@ def test_differences_are_paired_over_windows() -> None:
     own, other = hard * np.ones((20, 3)), hard * 1.02 + rng.normal(0, 1e-6, (20, 3))
     found = judged([own, other, other + 1, 1e-4])
     row = found.rows[1]
-    differences = [float(b.mean() - a.mean()) for a, b in zip(own, other, strict=True)]
-    mean = math.fsum(differences) / 20
-    spread = math.fsum((d - mean) ** 2 for d in differences) / 19
-    assert row.difference is not None
-    assert row.difference.difference == pytest.approx(mean, rel=1e-4)
-    assert row.difference.stderr == pytest.approx(math.sqrt(spread / 20), rel=1e-4)
-    assert row.difference.errors == pytest.approx(mean / math.sqrt(spread / 20), rel=1e-4)
+    differences = (other - own).mean(axis=1)
+    mean, stderr = differences.mean(), differences.std(ddof=1) / 20**0.5
+    told = (row.difference.difference, row.difference.stderr, row.difference.errors)
+    assert told == pytest.approx((mean, stderr, mean / stderr), rel=1e-4)
     # Unpaired, chance could not be excluded.
     assert mean < found.rows[0].row.kl_stderr
     assert row.difference.errors > found.limit == beyond_chance(20)
@@ -203,48 +181,40 @@ def test_the_nearest_single_schemes_are_taken() -> None:
     every(((99, "a"), (100, "ab"), (450, "bdef"), (500, "defg"), (10**6, "efg")), check)
 
 
-def model_of(folder, config, **shapes):
-    folder.mkdir()
+EMBEDDING, UP, HEAD = "model.embed_tokens.weight", "m.up.weight", "lm_head.weight"
+STORED = {EMBEDDING: (64, 64), UP: (64, 64), HEAD: (64, 64), "norm.weight": (64,)}
+GPT = {"wte.weight": (96, 64), "wpe.weight": (32, 64), "h.0.c.weight": (64, 64)}
+EMBEDDED = "nf4:dq with embed_tokens in int8"
+#: (config, shapes, chosen tensors, the heads, the name of the rule, what is said of it).
+RULES = [
+    ({}, STORED, None, [HEAD], RULE, f"int8 for {HEAD}"),
+    ({"tie_word_embeddings": True}, STORED, None, [EMBEDDING, HEAD], EMBEDDED,
+     "which is the head too (tied)"),
+    ({}, {n: s for n, s in STORED.items() if n != HEAD}, None, [EMBEDDING], EMBEDDED, "(tied)"),
+    ({}, GPT, None, ["wte.weight"], "nf4:dq with wte in int8", "wte.weight, which"),
+    ({}, STORED, "m.*", [], "", "the head, is not among the chosen tensors"),
+    ({}, {UP: (64, 64)}, None, [], "", "no tensor is known as the head"),
+]  # fmt: skip
+
+
+@over(("config", "shapes", "pattern", "heads", "name", "words"), RULES)
+def test_the_rule_means_the_head_of_the_model(
+    tmp_path, config, shapes, pattern, heads, name, words
+) -> None:
     rng = np.random.default_rng(7)
     arrays = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
-    save_file(arrays, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
-    return open_model(str(folder))
-
-
-def test_the_rule_means_the_head_of_the_model(tmp_path) -> None:
-    embedding, up, head = "model.embed_tokens.weight", "m.up.weight", "lm_head.weight"
-    stored = {embedding: (64, 64), up: (64, 64), head: (64, 64), "norm.weight": (64,)}
-    tied = {name: shape for name, shape in stored.items() if name != head}
-    gpt = {"wte.weight": (96, 64), "wpe.weight": (32, 64), "h.0.c.weight": (64, 64)}
-    nf4, int8 = Scheme.parse("nf4:dq"), Scheme.parse("int8")
-
-    def check(case, config, shapes, pattern, heads, name, words) -> None:
-        source = model_of(tmp_path / str(case), config, **shapes)
-        schemes = [Scheme.parse(s) for s in ("nf4:dq", "int8", "int4")]
-        weighing = weigh(inspect_model(source, schemes, full=True, pattern=pattern))
-        found = assign_schemes(weighing, 10**6)
-        rivals = rivals_of(source, replace(found, point=replace(found.point, nbytes=9000)))
-        assert words in rivals.rule
-        names = [each.name for each in rivals.given]
-        assert list(rivals.kinds) == names
-        assert names[0] == THE_ASSIGNMENT
-        assert all(set(g.schemes) == {c.name for c in found.choices} for g in rivals.given)
-        rules = [each for each in rivals.given if rivals.kinds[each.name] == "rule"]
-        assert [each.name for each in rules] == ([name] if name else [])
-        for rule in rules:
-            assert {n for n, s in rule.schemes.items() if s == int8} == set(heads)
-            assert set(rule.schemes.values()) == {nf4, int8}
-
-    every(
-        (
-            (0, {}, stored, None, [head], RULE, f"int8 for {head}"),
-            (1, {"tie_word_embeddings": True}, stored, None, [embedding, head],
-             "nf4:dq with embed_tokens in int8", "which is the head too (tied)"),
-            (2, {}, tied, None, [embedding], "nf4:dq with embed_tokens in int8", "(tied)"),
-            (3, {}, gpt, None, ["wte.weight"], "nf4:dq with wte in int8", "wte.weight, which"),
-            (4, {}, stored, "m.*", [], "", "the head, is not among the chosen tensors"),
-            (5, {}, {up: (64, 64)}, None, [], "", "no tensor is known as the head"),
-        ),
-        check,
-    )  # fmt: skip
+    source = open_model(str(save_model(tmp_path / "m", arrays, model_type="llama", **config)))
+    nf4, int8, int4 = (Scheme.parse(text) for text in ("nf4:dq", "int8", "int4"))
+    weighing = weigh(inspect_model(source, [nf4, int8, int4], full=True, pattern=pattern))
+    found = assign_schemes(weighing, 10**6)
+    rivals = rivals_of(source, replace(found, point=replace(found.point, nbytes=9000)))
+    assert words in rivals.rule
+    names = [each.name for each in rivals.given]
+    assert list(rivals.kinds) == names
+    assert names[0] == THE_ASSIGNMENT
+    assert all(set(g.schemes) == {c.name for c in found.choices} for g in rivals.given)
+    rules = [each for each in rivals.given if rivals.kinds[each.name] == "rule"]
+    assert [each.name for each in rules] == ([name] if name else [])
+    for rule in rules:
+        assert {n for n, s in rule.schemes.items() if s == int8} == set(heads)
+        assert set(rule.schemes.values()) == {nf4, int8}

@@ -1,16 +1,15 @@
 """The scheme for each tensor, compared with brute force over all assignments, with errors computed
 by other libraries."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
 import numpy as np
 import pytest
+from every import over
 from safetensors.numpy import save_file
 
-from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.answers import PredictionErrors
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.sensitivity.assign import assign_schemes, default_budget, weigh
@@ -57,7 +56,7 @@ def assigned(weighing, budget):
     return assign_schemes(weighing, parse_budget(budget).nbytes(weighing.parameters))
 
 
-@pytest.mark.parametrize("bits", [3.7, 4.0, 4.5, 5.5, 8.0, 12.0, 20.0])
+@over("bits", [3.7, 4.0, 4.5, 5.5, 8.0, 12.0, 20.0])
 def test_by_weights_the_best_is_between_the_bound_and_what_is_found(inspection, weights, bits):
     weighing = weigh(inspection)
     energy = sum((x.astype(np.float64) ** 2).sum() for x in matrices(weights).values())
@@ -85,22 +84,11 @@ def test_by_weights_the_best_is_between_the_bound_and_what_is_found(inspection, 
     assert all(c.nbytes == stored[c.name, c.scheme] for c in found.choices)
 
 
-def test_the_conclusion_says_what_is_gained_over_one_scheme(inspection):
-    found = assigned(weigh(inspection), "7")
-    smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
-    best = max(smaller, key=lambda u: u.point.sqnr_db)
-    assert found.conclusion.endswith(
-        f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
-        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits."
-    )
-
-
 def test_by_predictions_the_nats_add_up_with_their_error_over_windows(inspection, weights):
     rng = np.random.default_rng(4)
     nats = {
         name: tuple(
-            tuple(float(each) for each in scale * rng.exponential(size=6))
-            for scale in (1e-2, 1e-3, 1e-5)
+            tuple((scale * rng.exponential(size=6)).tolist()) for scale in (1e-2, 1e-3, 1e-5)
         )
         for name in matrices(weights)
     }
@@ -131,12 +119,19 @@ def test_by_predictions_the_nats_add_up_with_their_error_over_windows(inspection
     assert data["relative_error"] is data["relative_error_bound"] is data["sqnr_db"] is None
 
 
-def test_the_smallest_budget_has_no_bits_to_give(inspection):
+def test_the_conclusion_of_the_smallest_budget_and_of_another(inspection):
     weighing = weigh(inspection)
     smallest = assigned(weighing, "16").frontier[0]
     found = assign_schemes(weighing, smallest.nbytes)
     assert {c.scheme for c in found.choices} == {"int3:group64"}
     assert found.conclusion.endswith("these schemes allow no smaller one.")
+    found = assigned(weigh(inspection), "7")
+    smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
+    best = max(smaller, key=lambda u: u.point.sqnr_db)
+    assert found.conclusion.endswith(
+        f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
+        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits."
+    )
 
 
 def test_an_assignment_that_is_one_scheme_is_not_beside_itself(model):
@@ -159,7 +154,9 @@ def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(inspec
     assert errors[-1] == 0.0  # everything as stored
 
 
-def test_a_budget_that_cannot_be_met_names_the_least(inspection):
+def test_what_cannot_be_assigned_is_refused(inspection):
+    with pytest.raises(UsageError, match="int4:tensor"):
+        refuse_model_scale([Scheme.parse("int4:model")])
     weighing = weigh(inspection)
     bits = f"{8 * 100 / weighing.parameters:.2f}"
     least = rf"100 bytes \({re.escape(bits)} bits per parameter\) cannot be met: "
@@ -167,29 +164,15 @@ def test_a_budget_that_cannot_be_met_names_the_least(inspection):
         assign_schemes(weighing, 100)
 
 
-def test_one_scale_for_all_tensors_is_no_option():
-    with pytest.raises(UsageError, match="int4:tensor"):
-        refuse_model_scale([Scheme.parse("int4:model")])
-
-
-@pytest.mark.parametrize(
+@over(
     ("text", "nbytes"),
-    [
-        ("4.5", 562),
-        ("16", 2000),
-        ("1KiB", 1024),
-        ("2 MB", 2_000_000),
-        ("0.5gib", 1 << 29),
-        ("7B", 7),
-    ],
+    [("4.5", 562), ("16", 2000), ("1KiB", 1024), ("2 MB", 2e6), ("0.5gib", 1 << 29), ("7B", 7)],
 )
 def test_budgets(text, nbytes):
     assert parse_budget(text).nbytes(1000) == nbytes
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "4.5bits", "-3", "0", "nan", "inf", "65", "1e9", "GiB", "9" * 300 + "TiB"]
-)
+@over("text", ["", "x", "4.5bits", "-3", "0", "nan", "inf", "65", "1e9", "GiB", "9" * 300 + "TiB"])
 def test_no_budgets(text):
     with pytest.raises(UsageError):
         parse_budget(text)

@@ -1,8 +1,6 @@
 """Rounding by brute force: finds the two neighbours in the sorted list of all numbers of the format
 and compares with the point halfway between them. Shared by the tests of this folder."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import ml_dtypes

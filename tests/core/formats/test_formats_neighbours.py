@@ -1,192 +1,116 @@
 """Neighbours, spacing and rounding intervals, compared with the sorted list of values and with
 encode."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
-from every import over
+from every import in_parts, over
 from formats_oracle import INTEGERS, SMALL_FLOATS, name_of, probes
 
-from qtui_core.formats import (
-    E2M1,
-    E4M3,
-    E4M3FNUZ,
-    E5M2,
-    E8M0,
-    FP16,
-    FP32,
-    FP64,
-    INT4,
-    INT8,
-    Interval,
-    IntFormat,
-    Kind,
-    Rounding,
-    Specials,
-    decode,
-    encode,
-    next_code_down,
-    next_code_up,
-    rounding_interval,
-    ulp,
-)
+import qtui_core.formats as qf
 
 TINY = [f for f in (*SMALL_FLOATS, *INTEGERS) if f.bits <= 8]
 
 
 @over("fmt", TINY, ids=name_of)
 def test_the_next_code_is_the_next_value(fmt) -> None:
-    values = {decode(fmt, c).value for c in range(fmt.code_count)}
+    values = {qf.decode(fmt, c).value for c in range(fmt.code_count)}
     ordered = sorted(v for v in values if v == v)
     for code in range(fmt.code_count):
-        value = decode(fmt, code).value
+        value = qf.decode(fmt, code).value
         if value != value:
-            assert next_code_up(fmt, code) is next_code_down(fmt, code) is None
+            assert qf.next_code_up(fmt, code) is qf.next_code_down(fmt, code) is None
             continue
         at = ordered.index(value)
-        above, below = next_code_up(fmt, code), next_code_down(fmt, code)
-        assert (None if above is None else decode(fmt, above).value) == (
-            ordered[at + 1] if at + 1 < len(ordered) else None
-        )
-        assert (None if below is None else decode(fmt, below).value) == (
-            ordered[at - 1] if at else None
-        )
+        above, below = qf.next_code_up(fmt, code), qf.next_code_down(fmt, code)
+        found = [None if c is None else qf.decode(fmt, c).value for c in (below, above)]
+        assert found == [*[None, *ordered, None][at : at + 3 : 2]]
 
 
-def test_neighbours_across_the_ends_and_zero() -> None:
-    assert next_code_up(FP16, 0x7BFF) == 0x7C00  # infinity counts
-    assert next_code_up(FP16, 0x7C00) is None
-    assert next_code_down(FP16, 0xFC00) is None
-    assert next_code_up(FP16, 0xFC00) == 0xFBFF
-    assert next_code_up(E4M3, 0x7E) is None
-    assert next_code_up(E4M3, 0x80) == next_code_up(E4M3, 0) == 1
-    assert next_code_down(E4M3, 0) == 0x81
-    assert next_code_up(E4M3, 0x81) == 0x80
-    assert next_code_up(E4M3FNUZ, 0x81) == 0  # there is no -0
-    assert next_code_down(E8M0, 0) is None
-    assert next_code_up(INT8, 0xFF) == 0
-    assert next_code_up(INT8, 0x7F) is next_code_down(INT8, 0x80) is None
+def test_ulp_is_that_of_the_machine_and_by_hand() -> None:
+    for value in (1.0, -0.1, 3e-310, 1e300, 5e-324, 0.0, 2.0**-1022):
+        assert qf.ulp(qf.FP64, qf.encode(qf.FP64, value)) == Fraction(math.ulp(value))
+    codes = {qf.E4M3: (0x7E, 1, 0, 0x7F), qf.E5M2: (0x7C,), qf.E8M0: (127,), qf.INT4: (3,)}
+    found = [qf.ulp(fmt, code) for fmt, of_format in codes.items() for code in of_format]
+    assert found == [32, Fraction(1, 512), Fraction(1, 512), None, None, 1, 1]
 
 
-@pytest.mark.parametrize("value", [1.0, -0.1, 3e-310, 1e300, 5e-324, 0.0, 2.0**-1022])
-def test_ulp_is_that_of_the_machine(value: float) -> None:
-    assert ulp(FP64, encode(FP64, value)) == Fraction(math.ulp(value))
-
-
-def test_ulp_in_every_kind() -> None:
-    assert ulp(E4M3, 0x7E) == 32
-    assert ulp(E4M3, 0x01) == ulp(E4M3, 0) == Fraction(1, 512)
-    assert ulp(E4M3, 0x7F) is ulp(E5M2, 0x7C) is None
-    assert ulp(E8M0, 127) == 1
-    assert ulp(INT4, 3) == 1
-
-
-def inside(interval: Interval) -> list[Fraction]:
-    """Points that the interval contains: at both ends if they are included, next to them,
-    between."""
-    low, high = interval.lower, interval.upper
-    nudge = Fraction(1, 2**200)
-    candidates = [low, low + nudge if low > -math.inf else Fraction(-(2**300))]
-    candidates += [high, high - nudge if high < math.inf else Fraction(2**300)]
+def around(interval: qf.Interval) -> list[Fraction]:
+    """Both ends of an interval, points next to them on either side, and one in the middle."""
+    low, high, nudge = interval.lower, interval.upper, Fraction(1, 2**200)
+    found = [low, high, low - nudge, high + nudge]
+    found.append(low + nudge if low > -math.inf else Fraction(-(2**300)))
+    found.append(high - nudge if high < math.inf else Fraction(2**300))
     if math.isfinite(low) and math.isfinite(high):
-        candidates.append((low + high) / 2)
-    return [c for c in candidates if c in interval]
+        found.append((low + high) / 2)
+    return found
 
 
-def outside(interval: Interval) -> list[Fraction]:
-    nudge = Fraction(1, 2**200)
-    ends = [interval.lower, interval.upper]
-    around = [*ends, interval.lower - nudge, interval.upper + nudge]
-    return [c for c in around if c not in interval]
-
-
-def some_codes(fmt) -> list[int]:
-    """All codes of small formats. For 8 bits, those at both ends of each sign, at the ends of some
-    binades, where intervals change their width, and a few others."""
-    if fmt.bits < 8:
-        return list(range(fmt.code_count))
-    half = fmt.code_count // 2
-    ends = {at for end in range(4) for at in (end, half - 1 - end)}
-    return [c for c in range(fmt.code_count) if c % half in ends or c % 24 in (0, 1, 7, 8, 23)]
-
-
-@pytest.mark.parametrize("all_codes", [False, pytest.param(True, marks=pytest.mark.slow)])
+@in_parts(12)
 @over("saturate", [True, False])
-@over("rounding", [m for m in Rounding if m is not Rounding.STOCHASTIC])
+@over("rounding", [m for m in qf.Rounding if m is not qf.Rounding.STOCHASTIC])
 @over("fmt", TINY, ids=name_of)
-def test_the_interval_holds_exactly_what_rounds_to_the_code(
-    fmt, rounding, saturate, all_codes
-) -> None:
-    for code in range(fmt.code_count) if all_codes else some_codes(fmt):
-        interval = rounding_interval(fmt, code, rounding, saturate)
+def test_the_interval_holds_exactly_what_rounds_to_the_code(fmt, rounding, saturate, parts) -> None:
+    """Of 8 bits every code in the slow suite, but not in each mode; and the ends of each sign."""
+    every = 1 if fmt.bits < 8 else 2 * parts
+    half, first = fmt.code_count // 2, list(qf.Rounding).index(rounding) * (1 + parts) + saturate
+    ends = {at + sign for end in range(3) for at in (end, half - 1 - end) for sign in (0, half)}
+    for code in {*range(first % every, fmt.code_count, every), *(ends if fmt.bits == 8 else ())}:
+        interval = qf.rounding_interval(fmt, code, rounding, saturate)
         if interval.is_empty:
             continue
-        for value in inside(interval):
-            if isinstance(fmt, IntFormat) and not saturate and math.isinf(value):
-                continue
-            assert encode(fmt, value, rounding, saturate) == code, (code, value, interval)
-        for value in outside(interval):
-            if isinstance(fmt, IntFormat) and not saturate:
+        wraps = isinstance(fmt, qf.IntFormat) and not saturate
+        for value in around(interval):
+            inside = value in interval
+            if wraps and (not inside or math.isinf(value)):
                 continue  # what lies outside may wrap onto it
-            assert encode(fmt, value, rounding, saturate) != code, (code, value, interval)
+            found = qf.encode(fmt, value, rounding, saturate)
+            assert (found == code) == inside, (code, value, interval)
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(3, marks=pytest.mark.slow)])
+@in_parts(5)
 @over("saturate", [True, False])
-@over("rounding", list(Rounding))
+@over("rounding", list(qf.Rounding))
 @over("fmt", [f for f in SMALL_FLOATS if f.bits <= 8], ids=name_of)
-def test_every_real_lies_in_the_interval_of_its_code(fmt, rounding, saturate, step) -> None:
-    draw = (5, 3) if rounding is Rounding.STOCHASTIC else ()
-    for value in probes(fmt, np.float64)[::step].tolist():
+def test_every_real_lies_in_the_interval_of_its_code(fmt, rounding, saturate, parts) -> None:
+    draw = (5, 3) if rounding is qf.Rounding.STOCHASTIC else ()
+    for value in probes(fmt, np.float64)[:: 4 * parts].tolist():
         real = Fraction(value) if math.isfinite(value) else value
-        code = encode(fmt, real, rounding, saturate, *draw)
-        interval = rounding_interval(fmt, code, rounding, saturate)
-        shared_nan = fmt.specials is Specials.FNUZ or not fmt.signed
-        if not (shared_nan and decode(fmt, code).kind is Kind.NAN):
+        code = qf.encode(fmt, real, rounding, saturate, *draw)
+        interval = qf.rounding_interval(fmt, code, rounding, saturate)
+        shared_nan = fmt.specials is qf.Specials.FNUZ or not fmt.signed
+        if not (shared_nan and qf.decode(fmt, code).kind is qf.Kind.NAN):
             assert real in interval, (value, code, interval)
 
 
-def test_intervals_a_person_can_check() -> None:
-    half = Fraction(1, 2)
-    assert rounding_interval(E2M1, 2) == Interval(3 * half / 2, 5 * half / 2, True, True)
-    assert rounding_interval(E2M1, 3) == Interval(Fraction(5, 4), Fraction(7, 4), False, False)
-    assert rounding_interval(E2M1, 7) == Interval(Fraction(5), math.inf, False, True)
-    assert rounding_interval(E2M1, 0) == Interval(Fraction(0), Fraction(1, 4), True, True)
-    assert rounding_interval(E2M1, 8) == Interval(-Fraction(1, 4), Fraction(0), True, False)
-    assert rounding_interval(E4M3FNUZ, 0) == Interval(
-        -Fraction(1, 2048), Fraction(1, 2048), True, True
-    )
-    assert rounding_interval(E4M3, 0x7E, saturate=False) == Interval(
-        Fraction(432), Fraction(464), True, True
-    )
-    assert rounding_interval(E4M3, 0x7F, saturate=False) == Interval(464, math.inf, False, True)
-    assert rounding_interval(FP16, 0x7C00) == Interval(65520, math.inf, True, True)
-    assert rounding_interval(FP16, 0x7C00, saturate=True).is_empty
-    assert rounding_interval(FP16, 0x7C00, Rounding.TOWARD_ZERO) == Interval(
-        math.inf, math.inf, True, True
-    )
-    assert rounding_interval(E4M3, 0x80, Rounding.DOWN).is_empty
-    assert rounding_interval(FP16, 0x7E00).is_empty
-    assert rounding_interval(INT8, 0x80) == Interval(-math.inf, Fraction(-255, 2), True, True)
+INFINITY = math.inf
 
 
-def test_the_stochastic_interval_reaches_to_both_neighbours() -> None:
-    interval = rounding_interval(E2M1, 2, Rounding.STOCHASTIC)
-    assert interval == Interval(Fraction(1, 2), Fraction(3, 2), False, False)
-    for value in (Fraction(51, 100), Fraction(149, 100), Fraction(1)):
-        drawn = {encode(E2M1, value, Rounding.STOCHASTIC, None, r, 8) for r in range(256)}
-        assert 2 in drawn
-    assert rounding_interval(E4M3FNUZ, 0, Rounding.STOCHASTIC) == Interval(
-        -Fraction(1, 1024), Fraction(1, 1024), False, False
-    )
+@over(
+    ("fmt", "code", "how", "interval"),
+    [
+        (qf.E2M1, 2, {}, (0.75, 1.25, True, True)),
+        (qf.E2M1, 7, {}, (5, INFINITY, False, True)),
+        (qf.E2M1, 0, {}, (0, 0.25, True, True)),
+        (qf.E4M3FNUZ, 0, {}, (-1 / 2048, 1 / 2048, True, True)),
+        (qf.E4M3, 0x7E, {"saturate": False}, (432, 464, True, True)),
+        (qf.FP16, 0x7C00, {}, (65520, INFINITY, True, True)),
+        (qf.FP16, 0x7C00, {"rounding": qf.Rounding.TOWARD_ZERO}, (INFINITY, INFINITY, True, True)),
+        # It reaches to both neighbours.
+        (qf.E2M1, 2, {"rounding": qf.Rounding.STOCHASTIC}, (0.5, 1.5, False, False)),
+        (qf.E4M3FNUZ, 0, {"rounding": qf.Rounding.STOCHASTIC}, (-1 / 1024, 1 / 1024, False, False)),
+    ],
+)
+def test_intervals_a_person_can_check(fmt, code, how, interval) -> None:
+    assert qf.rounding_interval(fmt, code, **how) == qf.Interval(*interval)
 
 
-def test_wide_formats_have_intervals_too() -> None:
-    code = encode(FP32, Fraction(1, 10))
-    interval = rounding_interval(FP32, code)
+def test_empty_intervals_and_those_of_wide_formats() -> None:
+    assert qf.rounding_interval(qf.FP16, 0x7C00, saturate=True).is_empty
+    assert qf.rounding_interval(qf.E4M3, 0x80, qf.Rounding.DOWN).is_empty
+    assert qf.rounding_interval(qf.FP16, 0x7E00).is_empty
+    code = qf.encode(qf.FP32, Fraction(1, 10))
+    interval = qf.rounding_interval(qf.FP32, code)
     assert Fraction(1, 10) in interval
-    assert interval.upper - interval.lower == ulp(FP32, code)
+    assert interval.upper - interval.lower == qf.ulp(qf.FP32, code)

@@ -1,8 +1,6 @@
 """FP64, FP32 and TF32, which are too wide to try every code: hypothesis, compared with numpy and
 the hardware."""
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction

@@ -1,12 +1,11 @@
 """What survives of an adapter's update, against sums written out and known answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from adapter_models import lora, write_adapter
+from every import over
 from packed_models import save_model
 from told_truly import faults_of
 
@@ -21,7 +20,7 @@ from qtui_core.inspection.adapters.survival import (
     survey,
 )
 from qtui_core.models import open_model
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.opening import open_adapter
 from qtui_core.quant import Scheme, quantize
 
 Q, NAME = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.q_proj.weight"
@@ -66,9 +65,8 @@ def test_figures_are_their_definitions(tmp_path):
         assert way.kept == pytest.approx(np.sum(moved * update) / np.sum(update**2), rel=1e-9)
         assert way.error == pytest.approx(np.sqrt(error / size), rel=1e-9)
         assert way.apart == pytest.approx(np.sqrt(np.sum(beside**2) / size), rel=1e-6)
-    assert found.relative == pytest.approx(
-        np.linalg.norm(delta.astype(np.float64)) / np.linalg.norm(base.astype(np.float64)), rel=1e-4
-    )
+    sizes = [np.linalg.norm(each.astype(np.float64)) for each in (delta, base)]
+    assert found.relative == pytest.approx(sizes[0] / sizes[1], rel=1e-4)
 
 
 def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
@@ -149,9 +147,9 @@ STATES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", STATES)
-def test_the_sentence_of_every_state(tmp_path, words):
-    said = surveyed(tmp_path, *STATES[words]).conclusion
+@over(("words", "given"), STATES.items())
+def test_the_sentence_of_every_state(tmp_path, words, given):
+    said = surveyed(tmp_path, *given).conclusion
     assert words in said
     assert not faults_of(said)
 

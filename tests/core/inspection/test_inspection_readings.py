@@ -1,12 +1,9 @@
 """How tensors of three and more dimensions are read as matrices, the same everywhere."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from every import over
+from packed_models import save_model
 
 from qtui.engine.tensors import OpenTensor
 from qtui.report.faces.markdown import to_markdown
@@ -37,49 +34,29 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path):
-    def make(name, tensors, config):
-        (tmp_path / name).mkdir()
-        save_file(tensors, tmp_path / name / "model.safetensors")
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-        return str(tmp_path / name)
-
-    return make
-
-
-def int8_rows(x: np.ndarray) -> np.ndarray:
+def relative_error(x: np.ndarray) -> float:
+    """Of int8 with a scale for each row."""
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-    return np.round(x / scale) * scale
+    x, y = x.astype(np.float64), np.round(x / scale) * scale
+    return np.square(x - y).sum() / np.square(x).sum()
 
 
-def test_names_config_and_shape_decide_and_everyone_reads_alike(folder):
-    random, wrong = np.random.default_rng(3), []
-    for number, (name, shape, config, reading, matrix) in enumerate(CASES):
-        x = random.normal(0, 0.02, shape).astype(np.float32)
-        path = folder(str(number), {name: x, "norm": np.ones(4, np.float32)}, config)
-        with open_model(path) as source, open_model(path) as again:
-            info = source.tensors[name]
-            inspection = inspect_model(
-                source, [Scheme.parse("int8:row"), Scheme.parse("int8:token")]
-            )
-            (error, token) = next(t for t in inspection.tensors if t.info.name == name).errors
-            pair = next(p for p in compare_models(source, again).pairs if p.pair.name == name)
-            stored = matrix_shape(OpenTensor(source, info).shape)
-            note = to_markdown(inspection_document(inspection, all_tensors=True))
-        rows = x.reshape(matrix)
-        expected = (
-            np.square(rows.astype(np.float64) - int8_rows(rows)).sum()
-            / np.square(rows.astype(np.float64)).sum()
-        )
-        if (info.reading, info.matrix) != (reading, matrix):
-            wrong.append((name, info.reading, info.matrix))
-        if {error.shape, token.shape, pair.pair.info.matrix, stored} != {matrix}:
-            wrong.append((name, error.shape, pair.pair.info.matrix, stored))
-        if error.relative_mse != pytest.approx(expected, rel=1e-4):
-            wrong.append((name, error.relative_mse, expected))
-        if {error.bits_per_parameter, token.bits_per_parameter} != {8 + 32 / matrix[1]}:
-            wrong.append((name, error.bits_per_parameter, token.bits_per_parameter))
-        if f"as {matrix[0]} x {matrix[1]}" not in note or reading[:8] not in note:
-            wrong.append((name, note))
-    assert not wrong
+@over(("name", "shape", "config", "reading", "matrix"), CASES)
+def test_names_config_and_shape_decide_and_everyone_reads_alike(
+    tmp_path, name, shape, config, reading, matrix
+):
+    x = np.random.default_rng(3).normal(0, 0.02, shape).astype(np.float32)
+    path = save_model(tmp_path / "m", {name: x, "norm": np.ones(4, np.float32)}, **config)
+    with open_model(path) as source, open_model(path) as again:
+        info = source.tensors[name]
+        inspection = inspect_model(source, [Scheme.parse("int8:row"), Scheme.parse("int8:token")])
+        (error, token) = next(t for t in inspection.tensors if t.info.name == name).errors
+        pair = next(p for p in compare_models(source, again).pairs if p.pair.name == name)
+        stored = matrix_shape(OpenTensor(source, info).shape)
+        note = to_markdown(inspection_document(inspection, all_tensors=True))
+    assert (info.reading, info.matrix) == (reading, matrix)
+    assert {error.shape, token.shape, pair.pair.info.matrix, stored} == {matrix}
+    assert error.relative_mse == pytest.approx(relative_error(x.reshape(matrix)), rel=1e-4)
+    assert {error.bits_per_parameter, token.bits_per_parameter} == {8 + 32 / matrix[1]}
+    assert f"as {matrix[0]} x {matrix[1]}" in note
+    assert reading[:8] in note

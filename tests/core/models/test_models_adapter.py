@@ -9,7 +9,7 @@ from hub_models import go_offline
 
 from qtui_core.errors import ModelError
 from qtui_core.models.files.arrays import read_float32
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.opening import open_adapter
 
 NAME = "base_model.model.q_proj.lora_A.weight"
 

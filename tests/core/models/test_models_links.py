@@ -14,8 +14,8 @@ from local_models import A, save, write_index
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
-from qtui_core.models.files.links import check_tokenizer_links
-from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.models.files.local import check_tokenizer_links
+from qtui_core.models.opening import open_adapter
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"

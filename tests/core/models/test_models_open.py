@@ -60,33 +60,28 @@ def test_the_weights_of_a_folder(tmp_path, present):
 
 
 @pytest.mark.parametrize(
-    ("present", "says"),
+    "present",
     [
-        (["m-1-of-2"], r"holds 1 of 2 shards; missing: 'm-2-of-2\.safetensors'\.$"),
-        (["m-00001-of-00003", "m-00003-of-00003"], r"2 of 3 .* 'm-00002-of-00003.safetensors'\.$"),
-        (["m-00007-of-90000000"], "holds 1 of 90,000,000 shards; missing: .* and 89,999,996 more"),
-        (["m-1-of-2", "m-00001-of-00002", "m-00002-of-00002"], "'m-1-of-2.safetensors', which is"),
-        (["m-1-of-2", "m-3-of-2"], "'m-3-of-2.safetensors', which is not one of the 2 shards"),
+        ["m-1-of-2"], ["m-00001-of-00003", "m-00003-of-00003"], ["m-00007-of-90000000"],
+        ["m-1-of-2", "m-00001-of-00002", "m-00002-of-00002"], ["m-1-of-2", "m-3-of-2"],
+        ["m-1-of-2", "m-01-of-2"], ["m-2-of-2", "m-3-of-2"], ["m-1-of-2", "n-2-of-2"],
+        ["one", "two"],
     ],
-)
-def test_some_of_the_shards_are_not_the_model(tmp_path, present, says):
+)  # fmt: skip
+def test_files_that_nothing_puts_together_are_not_the_model(tmp_path, present):
     for number, name in enumerate(present):
         save(tmp_path / f"{name}.safetensors", **{f"t{number}": A})
     (tmp_path / "config.json").write_text("{}")
-    refused(tmp_path, says)
+    refused(tmp_path, r"no index .* Download what is missing, or open one")
     # The path of a shard requests only that shard.
-    assert open_model(tmp_path / f"{present[0]}.safetensors").parameters == 6
+    assert list(open_model(tmp_path / f"{present[-1]}.safetensors").tensors) == [f"t{number}"]
 
 
-def test_shards_that_are_all_there_and_files_that_are_no_shards(tmp_path):
+def test_shards_that_are_all_there(tmp_path):
     for names in (["m-00001-of-00001"], ["m-0-of-2", "m-1-of-2"], ["m-1-of-2", "m-2-of-2"]):
         for name in names:
             save(tmp_path / names[-1] / f"{name}.safetensors", **{name: A})
         assert len(open_model(tmp_path / names[-1]).tensors) == len(names)
-    save(tmp_path / "one.safetensors", a=A)
-    save(tmp_path / "two.safetensors", b=A)
-    refused(tmp_path, "Open one of them by its path")
-    assert list(open_model(tmp_path / "two.safetensors").tensors) == ["b"]
 
 
 def test_one_file_takes_the_config_beside_it(tmp_path):

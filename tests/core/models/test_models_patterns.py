@@ -9,7 +9,7 @@ import pytest
 from every import every
 
 from qtui_core.errors import ModelError
-from qtui_core.models.patterns import matches
+from qtui_core.models.recognise import matches
 
 NAME = "model.language_model.layers.61.mlp.experts.255.down_proj"
 #: As checkpoints have them.

@@ -13,7 +13,7 @@ from local_models import refused
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
-from qtui_core.models.files.pickles import CONVERT_COMMAND, convert_command
+from qtui_core.models.files.layout import CONVERT_COMMAND, convert_command
 
 torch = LazyImport("torch")
 

@@ -1,7 +1,5 @@
 """GPTQ and AWQ, compared with packers written from their published layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from every import over
@@ -48,19 +46,19 @@ def test_gptq(tmp_path, bits, v2, act_order):
     assert weight.bits_per_parameter == 8 * stored / (96 * 256)
 
 
-def test_gptq_without_group_index_and_with_the_bits_from_shapes(tmp_path):
-    expected, tensors = gptq_layer(np.random.default_rng(1), 64, 128, 4, 32, with_index=False)
-    weight, values = decode(save_model(tmp_path, under(NAME, tensors), {"quant_method": "gptq"}))
-    assert (values == expected).all()
-    assert weight.method == "GPTQ 4 bits group32"
-
-
-def test_gptq_with_one_group_a_row(tmp_path):
-    expected, tensors = gptq_layer(np.random.default_rng(2), 64, 128, 4, 128, symmetric=True)
-    settings = {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}
+@over(
+    ("group", "settings", "more", "scheme"),
+    [
+        (32, {}, {"with_index": False}, "int4:group32:full"),  # with the bits from shapes
+        (128, {"bits": 4, "group_size": -1, "sym": True}, {"symmetric": True}, "int4:row:full"),
+    ],
+)
+def test_gptq_with_few_settings(tmp_path, group, settings, more, scheme):
+    expected, tensors = gptq_layer(np.random.default_rng(1), 64, 128, 4, group, **more)
+    settings = {"quant_method": "gptq", **settings}
     weight, values = decode(save_model(tmp_path, under(NAME, tensors), settings))
     assert (values == expected).all()
-    assert weight.scheme == "int4:row:full"
+    assert (weight.scheme, weight.method[:11]) == (scheme, "GPTQ 4 bits")
 
 
 def test_awq(tmp_path):
@@ -112,7 +110,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@over("fault", FAULTS)
 def test_contradicting_tensors_are_refused_with_the_reason(tmp_path, fault):
     _, tensors = gptq_layer(np.random.default_rng(7), 64, 128, 4, 32)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
@@ -125,7 +123,7 @@ def test_contradicting_tensors_are_refused_with_the_reason(tmp_path, fault):
     assert str(caught.value).endswith(".")
 
 
-@pytest.mark.parametrize("settings", [{"version": "gemv"}, {"bits": 3}])
+@over("settings", [{"version": "gemv"}, {"bits": 3}])
 def test_awq_in_other_packings_is_refused(tmp_path, settings):
     _, tensors = awq_layer(np.random.default_rng(8), 32, 64, 32)
     settings = {"quant_method": "awq", **settings}

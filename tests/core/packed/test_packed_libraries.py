@@ -1,15 +1,14 @@
 """Quantized checkpoints written by bitsandbytes, compressed-tensors and transformers themselves."""
 
-from __future__ import annotations
-
 import json
+import sys
 
 import numpy as np
 import pytest
 from lazy_imports import LazyImport
 from packed_models import save_model, under
 
-from qtui_core.errors import ModelError, QtuiError
+from qtui_core.errors import QtuiError
 from qtui_core.models import open_model
 from qtui_core.packed import logical_weights, open_weight
 
@@ -21,6 +20,7 @@ BF16 = 2.0**-9
 
 
 def decode(folder, name=f"{NAME}.weight"):
+    """The weight, and its values; of single rows too."""
     source = open_model(folder)
     weight = logical_weights(source)[name]
     reader = open_weight(source, weight)
@@ -30,12 +30,29 @@ def decode(folder, name=f"{NAME}.weight"):
     return weight, whole
 
 
-def save_torch(folder, state, settings):
+def refused(words, folder):
+    source = open_model(folder)
+    weights = [w for w in logical_weights(source).values() if NAME in w.name]
+    with pytest.raises(QtuiError, match=words):
+        open_weight(source, weights[0]).rows(0, 2)
+
+
+def save_torch(folder, tensors, settings):
+    """A checkpoint with tensors of torch beneath NAME."""
     from safetensors.torch import save_file
 
     save_model(folder, {}, settings)
-    save_file({n: t.contiguous() for n, t in state.items()}, folder / "model.safetensors")
+    state = {name: tensor.contiguous() for name, tensor in under(NAME, tensors).items()}
+    save_file(state, folder / "model.safetensors")
     return folder
+
+
+def random(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def positive(*shape, seed):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
@@ -48,13 +65,13 @@ def test_bitsandbytes_4_bits(tmp_path, kind, nested, shape):
         inputs, out, bias=False, compress_statistics=nested, quant_type=kind,
         compute_dtype=torch.float32,
     )  # fmt: skip
-    x = torch.randn(out, inputs, generator=torch.Generator().manual_seed(1)) * 0.02
+    x = random(out, inputs, seed=1) * 0.02
     layer.load_state_dict({"weight": x})
     layer.to("cpu")
     if layer.weight.quant_state is None:
         layer.weight = layer.weight._quantize("cpu")
-    state = {f"{NAME}.{n}": t for n, t in layer.state_dict().items()}
-    assert f"{NAME}.weight.quant_state.bitsandbytes__{kind}" in state
+    state = layer.state_dict()
+    assert f"weight.quant_state.bitsandbytes__{kind}" in state
     folder = save_torch(tmp_path, state, {"quant_method": "bitsandbytes", "load_in_4bit": True})
     weight, values = decode(folder)
     assert weight.shape == shape
@@ -86,25 +103,15 @@ def test_a_quant_state_that_says_its_scales_are_not_nested(tmp_path):
 
 def test_bitsandbytes_int8(tmp_path):
     bnb = pytest.importorskip("bitsandbytes")
-    x = torch.randn(48, 64, generator=torch.Generator().manual_seed(2)) * 0.05
-    codes, scales, _ = bnb.functional.int8_vectorwise_quant(x.to(torch.float16))
-    state = {f"{NAME}.weight": codes, f"{NAME}.SCB": scales}
-    state[f"{NAME}.weight_format"] = torch.tensor(0, dtype=torch.uint8)
-    weight, values = decode(save_torch(tmp_path, state, {"load_in_8bit": True}))
+    x = (random(48, 64, seed=2) * 0.05).to(torch.float16)
+    codes, scales, _ = bnb.functional.int8_vectorwise_quant(x)
+    state = {"weight": codes, "SCB": scales, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    weight, values = decode(save_torch(tmp_path / "a", state, {"load_in_8bit": True}))
     exact = codes.double() * scales.double()[:, None] / 127
     assert np.allclose(values, exact.numpy(), rtol=1e-6, atol=0)
     assert weight.scheme == "int8:row"
-
-
-def test_bitsandbytes_layouts_of_a_gpu_are_refused(tmp_path):
-    state = {
-        f"{NAME}.weight": torch.zeros(8, 64, dtype=torch.int8),
-        f"{NAME}.SCB": torch.ones(8),
-        f"{NAME}.weight_format": torch.tensor(2, dtype=torch.uint8),
-    }
-    source = open_model(save_torch(tmp_path, state, {"load_in_8bit": True}))
-    with pytest.raises(ModelError, match="layout of some GPU"):
-        open_weight(source, logical_weights(source)[f"{NAME}.weight"])
+    state["weight_format"] += 2
+    refused("layout of some GPU", save_torch(tmp_path / "b", state, {"load_in_8bit": True}))
 
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
@@ -153,32 +160,37 @@ def scales_of(x, args):
     return scale, zero.to(torch.int8), None
 
 
-@pytest.mark.parametrize("case", COMPRESSED)
-def test_compressed_tensors(tmp_path, case):
+def compressed(x, args, form):
+    """(the tensors in which compressed-tensors stores x, what it reads from them)."""
     quantization = pytest.importorskip("compressed_tensors.quantization")
     from compressed_tensors.compressors.base import BaseCompressor
 
-    args, form, nearest = COMPRESSED[case]
-    x = torch.randn(48, 128, generator=torch.Generator().manual_seed(3)) * 0.02
-    scale, zero, whole = scales_of(x, args)
-    scheme = quantization.QuantizationScheme(
-        targets=["Linear"], weights=quantization.QuantizationArgs(**args)
-    )
-    state = {"weight": x, "weight_scale": scale}
-    if zero is not None:
-        state["weight_zero_point"] = zero
-    if whole is not None:
-        state["weight_global_scale"] = whole
+    weights = quantization.QuantizationArgs(**args)
+    scheme = quantization.QuantizationScheme(targets=["Linear"], weights=weights)
+    names = ("weight_scale", "weight_zero_point", "weight_global_scale")
+    found = zip(names, scales_of(x, args), strict=True)
+    state = {"weight": x, **{name: part for name, part in found if part is not None}}
     compressor = BaseCompressor.get_value_from_registry(form)
     packed = compressor.compress(state, scheme)
-    expected = compressor.decompress(dict(packed), scheme)["weight"].float().numpy()
-    settings = {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": args}},
+    return packed, compressor.decompress(dict(packed), scheme)["weight"].float().numpy()
+
+
+def settings_of(*groups, **more):
+    """The settings of a checkpoint with groups of (target, arguments)."""
+    named = {
+        f"group_{n}": {"targets": [target], "weights": args}
+        for n, (target, args) in enumerate(groups)
     }
-    folder = save_torch(tmp_path, {f"{NAME}.{n}": t for n, t in packed.items()}, settings)
-    weight, values = decode(folder)
+    return {"quant_method": "compressed-tensors", "config_groups": named, **more}
+
+
+@pytest.mark.parametrize("case", COMPRESSED)
+def test_compressed_tensors(tmp_path, case):
+    args, form, nearest = COMPRESSED[case]
+    x = random(48, 128, seed=3) * 0.02
+    packed, expected = compressed(x, args, form)
+    settings = settings_of(("Linear", args), format=form)
+    weight, values = decode(save_torch(tmp_path, packed, settings))
     assert weight.shape == (48, 128)
     assert weight.scheme == nearest
     # The library rounds some of these to bfloat16, NVFP4 twice.
@@ -188,96 +200,79 @@ def test_compressed_tensors(tmp_path, case):
     assert error < {2: 1, 3: 0.25, 4: 0.15, 8: 0.03}[args["num_bits"]]
 
 
-def test_compressed_tensors_needs_its_settings(tmp_path):
-    state = {
-        f"{NAME}.weight_packed": torch.zeros(8, 8, dtype=torch.int32),
-        f"{NAME}.weight_scale": torch.ones(8, 2),
-        f"{NAME}.weight_shape": torch.tensor([8, 64]),
-    }
-    source = open_model(save_torch(tmp_path, state, {"quant_method": "compressed-tensors"}))
-    (weight,) = logical_weights(source).values()
-    with pytest.raises(ModelError, match="config_groups"):
-        open_weight(source, weight)
-
-
 def test_settings_are_those_of_the_group_that_names_the_module(tmp_path):
-    quantization = pytest.importorskip("compressed_tensors.quantization")
-    from compressed_tensors.compressors.base import BaseCompressor
-
     args = INT4 | {"symmetric": True, "num_bits": 3}
-    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(4))
-    scale, _, _ = scales_of(x, args)
-    scheme = quantization.QuantizationScheme(
-        targets=["Linear"], weights=quantization.QuantizationArgs(**args)
-    )
-    compressor = BaseCompressor.get_value_from_registry("pack-quantized")
-    packed = compressor.compress({"weight": x, "weight_scale": scale}, scheme)
-    groups = {
-        "group_0": {"targets": ["Linear"], "weights": INT4 | {"symmetric": True}},
-        "group_1": {"targets": ["re:.*up_proj$"], "weights": args},
-    }
-    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
-    folder = save_torch(tmp_path, {f"{NAME}.{n}": t for n, t in packed.items()}, settings)
-    weight, values = decode(folder)
+    packed, expected = compressed(random(16, 64, seed=4), args, "pack-quantized")
+    settings = settings_of(("Linear", INT4 | {"symmetric": True}), ("re:.*up_proj$", args))
+    weight, values = decode(save_torch(tmp_path, packed, settings))
     assert weight.scheme == "int3:group32:full"
-    assert (values == compressor.decompress(dict(packed), scheme)["weight"].numpy()).all()
+    assert (values == expected).all()
 
 
-def test_a_refusal_of_the_library_is_reported(tmp_path):
-    state = {
-        f"{NAME}.weight_packed": torch.zeros(8, 8, dtype=torch.int32),
-        f"{NAME}.weight_scale": torch.ones(8, 2),
-        f"{NAME}.weight_shape": torch.tensor([8, 64]),
-    }
-    weights = INT4 | {"symmetric": True, "strategy": "nonsense"}
-    groups = {"g": {"targets": ["Linear"], "weights": weights}}
-    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
-    source = open_model(save_torch(tmp_path, state, settings))
-    (weight,) = logical_weights(source).values()
-    with pytest.raises(QtuiError, match=r"compressed-tensors does not decode this: .*\.$"):
-        open_weight(source, weight).rows(0, 2)
+PACKED = {
+    "weight_packed": np.zeros((8, 8), np.int32),
+    "weight_scale": np.ones((8, 2), np.float32),
+    "weight_shape": np.array([8, 64]),
+}
 
 
-@pytest.mark.parametrize("shape", [(256, 384), (200, 300)])
-def test_deepseek_fp8_tiles(tmp_path, shape):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(5)) * 0.1
-    grid = [-(-n // 128) for n in shape]
-    scales = torch.rand(grid, generator=torch.Generator().manual_seed(6)) * 0.01 + 0.001
-    spread = scales.repeat_interleave(128, 0)[: shape[0]].repeat_interleave(128, 1)[:, : shape[1]]
-    codes = (x / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
-    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale_inv": scales}
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("config_groups", {"quant_method": "compressed-tensors"}),
+        (
+            r"compressed-tensors does not decode this: .*\.$",
+            settings_of(("Linear", INT4 | {"symmetric": True, "strategy": "nonsense"})),
+        ),
+    ],
+)
+def test_settings_that_compressed_tensors_refuses(tmp_path, words, settings):
+    refused(words, save_model(tmp_path, under(NAME, PACKED), settings))
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    folder = save_model(tmp_path, under(NAME, PACKED), settings_of(("Linear", INT4)))
+    monkeypatch.setitem(sys.modules, "compressed_tensors.compressors.base", None)
+    refused(r"pip install 'qtui\[checkpoints\]'", folder)
+
+
+def test_compressed_tensors_in_order_of_activation_are_refused(tmp_path):
+    """The library no longer supports activation order and ignores weight_g_idx, so values would be
+    wrong."""
+    index = (np.arange(64) // 32).astype(np.int32)
+    settings = settings_of(("Linear", INT4 | {"symmetric": True}))
+    tensors = PACKED | {"weight_g_idx": index}
+    _, values = decode(save_model(tmp_path / "a", under(NAME, tensors), settings))
+    assert (values == -8).all()
+    tensors["weight_g_idx"] = index[::-1]
+    refused("order of activation", save_model(tmp_path / "b", under(NAME, tensors), settings))
+
+
+@pytest.mark.parametrize("shape", [(256, 384), (200, 300), (3, 130, 140)])
+def test_fp8_tiles_of_deepseek_and_of_fused_experts(tmp_path, shape):
+    grid = [*shape[:-2], *(-(-n // 128) for n in shape[-2:])]
+    scales = positive(*grid, seed=6) * 0.01 + 0.001
+    spread = scales.repeat_interleave(128, -2)[..., : shape[-2], :]
+    spread = spread.repeat_interleave(128, -1)[..., : shape[-1]]
+    codes = (random(*shape, seed=5) * 0.1 / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    state = {"weight": codes, "weight_scale_inv": scales}
     weight, values = decode(save_torch(tmp_path, state, settings))
-    assert (values == (codes.float() * spread).numpy()).all()
+    assert (values == (codes.float() * spread).reshape(-1, shape[-1]).numpy()).all()
     assert weight.scheme == "e4m3:tile128x128"
     assert weight.nbytes == codes.numel() + 4 * scales.numel()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (24,), (24, 1)])
+@pytest.mark.parametrize("shape", [(), (1,), (24,), (24, 1), (5,)])
 def test_fp8_with_one_scale_or_one_a_row(tmp_path, shape):
-    codes = torch.randn(24, 32, generator=torch.Generator().manual_seed(7)).to(torch.float8_e4m3fn)
-    scales = torch.rand(shape, generator=torch.Generator().manual_seed(8)) + 0.5
-    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale": scales}
-    _, values = decode(save_torch(tmp_path, state, {"quant_method": "fbgemm_fp8"}))
+    codes, scales = random(24, 32, seed=7).to(torch.float8_e4m3fn), positive(*shape, seed=8) + 0.5
+    state = {"weight": codes, "weight_scale": scales}
+    folder = save_torch(tmp_path, state, {"quant_method": "fbgemm_fp8"})
+    if shape == (5,):
+        refused("which is not one scale", folder)
+        return
+    _, values = decode(folder)
     assert (values == (codes.float() * scales.reshape(-1, 1)).numpy()).all()
-
-
-def test_fused_experts_in_fp8(tmp_path):
-    codes = torch.randn(3, 130, 140, generator=torch.Generator().manual_seed(9))
-    codes = codes.to(torch.float8_e4m3fn)
-    scales = torch.rand(3, 2, 2, generator=torch.Generator().manual_seed(10))
-    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale_inv": scales}
-    _, values = decode(save_torch(tmp_path, state, {"quant_method": "fp8"}))
-    spread = scales.repeat_interleave(128, 1)[:, :130].repeat_interleave(128, 2)[:, :, :140]
-    assert (values == (codes.float() * spread).reshape(390, 140).numpy()).all()
-
-
-def test_scales_of_another_shape_are_refused(tmp_path):
-    codes = torch.zeros(24, 32).to(torch.float8_e4m3fn)
-    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale": torch.ones(5)}
-    source = open_model(save_torch(tmp_path, state, {"quant_method": "fp8"}))
-    with pytest.raises(ModelError, match="which is not one scale"):
-        open_weight(source, logical_weights(source)[f"{NAME}.weight"])
 
 
 def test_mxfp4_of_gpt_oss_as_transformers_reads_it(tmp_path):
@@ -302,9 +297,9 @@ def test_nvfp4_of_modelopt(tmp_path):
     values = np.array([*levels, *(-v for v in levels)])[codes]
     scales = (torch.rand(24, 4) * 3 + 0.1).to(torch.float8_e4m3fn)
     state = {
-        f"{NAME}.weight": torch.from_numpy((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)),
-        f"{NAME}.weight_scale": scales,
-        f"{NAME}.weight_scale_2": torch.tensor(0.125),
+        "weight": torch.from_numpy((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)),
+        "weight_scale": scales,
+        "weight_scale_2": torch.tensor(0.125),
     }
     expected = values * scales.double().numpy().repeat(16, axis=1) * 0.125
     _, decoded = decode(save_torch(tmp_path, state, {"quant_method": "modelopt"}))
@@ -317,48 +312,8 @@ def test_a_method_that_is_not_decoded_is_listed_with_the_reason(tmp_path):
         f"{NAME}.weight_scale": np.ones(1, np.float32),
         "model.norm.weight": np.ones(16, np.float32),
     }
-    source = open_model(save_model(tmp_path, state, {"quant_method": "bitnet"}))
-    weights = logical_weights(source)
+    folder = save_model(tmp_path, state, {"quant_method": "bitnet"})
+    weights = logical_weights(open_model(folder))
     assert "bitnet" in weights[f"{NAME}.weight"].fault
     assert weights["model.norm.weight"].fault is None
-    with pytest.raises(ModelError, match="bitnet"):
-        open_weight(source, weights[f"{NAME}.weight"])
-
-
-def test_a_missing_library_is_named(tmp_path, monkeypatch):
-    import sys
-
-    tensors = under(NAME, {
-        "weight_packed": np.zeros((8, 8), np.int32),
-        "weight_scale": np.ones((8, 2), np.float32),
-        "weight_shape": np.array([8, 64]),
-    })  # fmt: skip
-    groups = {"g": {"targets": ["Linear"], "weights": INT4}}
-    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
-    source = open_model(save_model(tmp_path, tensors, settings))
-    (weight,) = logical_weights(source).values()
-    monkeypatch.setitem(sys.modules, "compressed_tensors.compressors.base", None)
-    with pytest.raises(QtuiError, match=r"pip install 'qtui\[checkpoints\]'"):
-        open_weight(source, weight).rows(0, 2)
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_compressed_tensors_in_order_of_activation_are_refused(tmp_path, ordered):
-    """The library no longer supports activation order and ignores weight_g_idx, so values would be
-    wrong."""
-    index = np.arange(64) // 32
-    tensors = under(NAME, {
-        "weight_packed": np.zeros((8, 8), np.int32),
-        "weight_scale": np.ones((8, 2), np.float32),
-        "weight_shape": np.array([8, 64]),
-        "weight_g_idx": (index if ordered else index[::-1]).astype(np.int32),
-    })  # fmt: skip
-    groups = {"g": {"targets": ["Linear"], "weights": INT4 | {"symmetric": True}}}
-    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
-    source = open_model(save_model(tmp_path, tensors, settings))
-    (weight,) = logical_weights(source).values()
-    if ordered:
-        assert (open_weight(source, weight).rows(0, 8) == -8).all()
-    else:
-        with pytest.raises(ModelError, match="order of activation"):
-            open_weight(source, weight)
+    refused("bitnet", folder)

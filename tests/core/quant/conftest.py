@@ -1,7 +1,5 @@
 """Tensors that the tests of quantization share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The mx formats, nvfp4 and ternary in exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 
@@ -9,8 +7,7 @@ import numpy as np
 from every import in_parts, over
 from shorthands import round_value
 
-from qtui_core.formats import E2M1, get_format
-from qtui_core.formats.array import decode_array, encode_array
+from qtui_core.formats import get_format
 from qtui_core.quant import Scheme, quantize
 
 RULES = ("floor", "ceil", "even", "rceil")
@@ -38,21 +35,6 @@ def blocks(size, seed=3):
         rows += [row[None] * 2.0**k for k in (-110, -3, 0, 1, 2, 90, 118)]
     rows += [np.full((1, size), v) for v in (0.1, -3.0, 1e-30, 3.3e38, -1e38)]
     return bfloat16(np.clip(np.concatenate(rows), -3.38e38, 3.38e38))
-
-
-@over("rule", RULES)
-@over("name", [*FLOATS, "mxint8"])
-def test_blocks_of_the_smallest_scale_come_back(name, rule):
-    random = np.random.default_rng(4)
-    largest = float(get_format(Scheme.parse(name).element).max)
-    x = bfloat16(random.uniform(-1, 1, (40, 32)) * 2.0**-128 * largest)
-    x[:, 0] = bfloat16(np.float32(2.0**-128 * largest * 0.9))
-    q = quantize(x, Scheme.parse(f"{name}:{rule}"))
-    assert (q.scale_codes == 0).all()
-    assert (q.scales == np.float32(2.0**-127)).all()
-    y = q.dequantize()
-    step = 2.0**-127 * max(1 / 64, largest / 2 ** (1 if name == "mxfp4" else 3))
-    assert np.abs(x - y).max() <= step
 
 
 def exponent_of(value):
@@ -121,14 +103,6 @@ def test_exact_arithmetic(name, rule, parts):
                 assert Fraction(got) == expected
 
 
-def test_mxint8_leaves_minus_two_unused():
-    x = np.zeros((1, 32), np.float32)
-    x[0, :3] = [-1.9999, 1.9999, 1.0]
-    q = quantize(x, Scheme.parse("mxint8"))
-    assert q.codes[0, :3].tolist() == [-127, 127, 64]
-    assert q.dequantize()[0, :3].tolist() == [-1.984375, 1.984375, 1.0]
-
-
 def test_short_last_block_has_a_scale_of_its_own():
     x = np.ones((3, 40), np.float32)
     x[:, 32:] = 2.0**-20
@@ -137,52 +111,15 @@ def test_short_last_block_has_a_scale_of_its_own():
     np.testing.assert_array_equal(q.dequantize(), x)
 
 
-# NVFP4
-
-
-def test_nvfp4_of_one_block_and_of_zeros():
-    x = np.array([[6.0, -3, 0.2, 0.8]], np.float32)
-    q = quantize(x, Scheme.parse("nvfp4"))
+def test_nvfp4_by_hand():
+    q = quantize(np.array([[6.0, -3, 0.2, 0.8]], np.float32), Scheme.parse("nvfp4"))
     assert q.scale_codes.tolist() == [[0x7E]]  # 448
-    np.testing.assert_allclose(q.scales, [[1.0]], rtol=1e-6)
     np.testing.assert_allclose(q.dequantize(), [[6, -3, 0, 1]], rtol=1e-6)
+    small = quantize(np.array([[6.0] * 16 + [1e-6] * 16], np.float32), Scheme.parse("nvfp4"))
+    assert small.scale_codes.tolist() == [[0x7E, 0x08]]  # 448 and 2^-6, the smallest normal number
     zeros = quantize(np.zeros((2, 40), np.float32), Scheme.parse("nvfp4"))
-    assert zeros.tensor_scale == 2.0**-120
+    assert (zeros.tensor_scale, zeros.scale_codes.shape) == (2.0**-120, (2, 3))
     assert (zeros.dequantize() == 0).all()
-    assert zeros.scale_codes.shape == (2, 3)
-
-
-def test_nvfp4_scales_of_blocks_are_normal_numbers_of_e4m3():
-    x = np.array([[6.0] * 16 + [1e-6] * 16], np.float32)
-    assert quantize(x, Scheme.parse("nvfp4")).scale_codes.tolist() == [[0x7E, 0x08]]  # 448, 2^-6
-
-
-def test_nvfp4_elements_are_those_of_e2m1():
-    """The codes are those of x / scale rounded to E2M1, for scales that divide exactly."""
-    x = np.random.default_rng(8).uniform(-6, 6, (1, 16)).astype(np.float32)
-    x[0, 0] = 6
-    q = quantize(x, Scheme.parse("nvfp4"))
-    expected = encode_array(E2M1, x)
-    np.testing.assert_array_equal(q.codes, expected)
-    np.testing.assert_allclose(q.dequantize(), decode_array(E2M1, expected), rtol=1e-6)
-
-
-# Ternary
-
-
-def test_ternary_scales_are_correctly_rounded_means():
-    random = np.random.default_rng(10)
-    x = random.standard_normal((6, 70)).astype(np.float32) * np.float32(1e3)
-    for text, axis in (("row", 1), ("column", 0), ("tensor", None)):
-        q = quantize(x, Scheme.parse(f"ternary:{text}"))
-        sums = np.abs(x.astype(np.float64)).mean(axis=axis)
-        np.testing.assert_array_equal(q.scales.reshape(-1), np.float32(sums).reshape(-1))
-    holes = x.copy()
-    holes[2, 5:9] = [np.nan, np.inf, -np.inf, np.nan]
-    q = quantize(holes, Scheme.parse("ternary:row"))
-    assert q.scales[2, 0] == np.float32(np.abs(np.delete(x[2], range(5, 9)).astype(float)).mean())
-    assert q.codes[2, 5:9].tolist() == [0, 1, -1, 0]
-    assert q.nonfinite == 4
 
 
 def test_ternary_never_scales_below_the_smallest():

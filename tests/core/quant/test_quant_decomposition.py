@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from every import over
 from lazy_imports import LazyImport
-from shorthands import heard_by
+from shorthands import Rows, heard_by
 
 from qtui_core.errors import UsageError
 from qtui_core.job import Job
@@ -21,6 +21,7 @@ from qtui_core.quant import (
     quantized_bytes,
 )
 from qtui_core.quant.attribution import decomposition_sweep
+from qtui_core.quant.outliers import find_beyond
 
 torch = LazyImport("torch")
 
@@ -49,24 +50,7 @@ def test_codes_scales_and_columns_are_those_of_bitsandbytes(seed, threshold):
     np.testing.assert_array_equal(found.outlier_values, x.numpy()[:, kept.astype(int)])
 
 
-def test_row_scales_leave_out_elements_and_other_scales_columns():
-    x = with_outliers()
-    kept = np.flatnonzero((np.abs(x) >= 6).any(axis=0))
-    np.testing.assert_array_equal(kept, [7, 50, 129])
-    row = quantize(x, Scheme.parse("int8:row:outliers6"))
-    small = np.where(np.abs(x) < 6, x, 0)
-    np.testing.assert_array_equal(row.scales[:, 0], np.abs(small).max(axis=1) / np.float32(127))
-    rest = np.delete(x, kept, axis=1)
-    tensor = quantize(x, Scheme.parse("int8:tensor:outliers6"))
-    assert tensor.scales[0] == np.abs(rest).max() / np.float32(127)
-    ranges = quantize(x + 20, Scheme.parse("int8:tensor:asym:zpfloat:outliers30"))
-    rest = np.delete(x + 20, ranges.outlier_columns, axis=1)
-    assert ranges.scales[0] == (rest.max() - rest.min()) / np.float32(255)
-
-
-@pytest.mark.parametrize(
-    "options", ["tensor", "group16", "group50", "block33:full", "tile8x32", "group16:asym"]
-)
+@over("options", ["tensor", "group16", "group50", "block33:full", "tile8x32", "group16:asym"])
 def test_the_rest_is_quantized_as_if_kept_columns_were_zero(options):
     x = with_outliers()
     found = quantize(x, Scheme.parse(f"int4:{options}:outliers6"))
@@ -83,7 +67,7 @@ def test_the_rest_is_quantized_as_if_kept_columns_were_zero(options):
         np.testing.assert_array_equal(found.dequantize(), values)
 
 
-def test_kept_elements_are_fp16_and_saturate():
+def test_kept_elements_are_fp16_and_finite_and_saturate():
     x = np.zeros((4, 3), np.float32)
     x[:, 1] = [1e6, -7e4, 0.1, 65519]
     report = measure(x, Scheme.parse("int8:tensor:outliers6"))
@@ -91,12 +75,8 @@ def test_kept_elements_are_fp16_and_saturate():
     np.testing.assert_array_equal(found[:, 1], [65504, -65504, np.float16(0.1), 65504])
     assert (report.saturated, report.outlier_columns) == (3, 1)
     assert "fp16, in which outlier columns are kept" in explain(report)
-
-
-def test_only_finite_elements_make_a_column_an_outlier():
     x = np.ones((4, 5), np.float32)
-    x[0, 1], x[1, 2], x[2, 3] = np.inf, np.nan, 6.0
-    x[3, 3] = np.nan
+    x[0, 1], x[1, 2], x[2, 3], x[3, 3] = np.inf, np.nan, 6.0, np.nan
     found = quantize(x, Scheme.parse("int8:row:outliers6"))
     np.testing.assert_array_equal(found.outlier_columns, [3])
     assert found.nonfinite == 3
@@ -135,21 +115,8 @@ def test_shapes(shape, options):
 def test_outliers_of_a_report_are_the_elements_that_the_scheme_keeps_apart():
     x = with_outliers()
     x[0, 3], x[1, 7] = np.nan, np.inf
-    finite = np.where(np.isfinite(x), x, 0)
-    beyond = np.abs(finite) >= 6
-    hits = beyond.sum(axis=0)
-    scheme = Scheme.parse("int8:row:outliers6.0")
-    found = measure(x, scheme).outliers
-    assert (found.sigma, found.threshold, found.count) == (None, 6.0, beyond.sum())
-    assert found.energy_share == pytest.approx(
-        np.square(finite[beyond], dtype=np.float64).sum() / np.square(finite).sum(), rel=1e-5
-    )
-    assert {c.column: c.count for c in found.columns} == {
-        int(c): hits[c] for c in hits.nonzero()[0]
-    }
-    assert sorted(c.column for c in found.columns) == quantize(x, scheme).outlier_columns.tolist()
-    assert (found.top[0].row, found.top[0].column, found.top[0].value) == (4, 129, -90.0)
-    assert measure(x, Scheme.parse("int8:row:outliers1000")).outliers.count == 0
+    for text, threshold in (("int8:row:outliers6.0", 6.0), ("int8:row:outliers1000", 1000.0)):
+        assert measure(x, Scheme.parse(text)).outliers == find_beyond(x, threshold)
     assert measure(x, Scheme.parse("int8:row")).outliers is None
 
 
@@ -161,40 +128,22 @@ def test_expected_error_where_the_threshold_is_out_of_reach_and_none_where_it_is
     assert scaled is None
 
 
-def test_explanations_of_kept_columns():
-    x = np.random.default_rng(2).standard_normal((256, 512)).astype(np.float32)
-    x[:, 7] *= 30
-    said = explain(measure(x, Scheme.parse("int8:tensor:outliers6")))
-    assert "1 column of 512 is kept in 16 bits" in said
-    usual = explain(measure(np.delete(x, 7, axis=1), Scheme.parse("int8:row:outliers6")))
-    assert "as good as a Gaussian" in usual
-
-
-@pytest.mark.parametrize(
-    "options", ["int8:row", "int8:tensor", "int4:group16:asym", "int4:tensor:asym:zpfloat"]
-)
+@over("options", ["int8:row", "int8:tensor", "int4:group16:asym", "int4:tensor:asym:zpfloat"])
 def test_a_sweep_is_one_measurement_after_another(options):
     x, scheme = with_outliers(300, 200), Scheme.parse(options)
     x[5, 5] = np.nan
-    reads = []
-
-    class Rows:
-        shape = x.shape
-
-        def rows(self, start, stop):
-            reads.append(stop - start)
-            return x[start:stop].copy()
-
     thresholds = (2.0, 6.0, 4.0, 6.5, 50.0, 1e3, 1e4)
     seen = []
-    points = decomposition_sweep(Rows(), scheme, thresholds, job=heard_by(seen))
+    reader = Rows(x)
+    points = decomposition_sweep(reader, scheme, thresholds, job=heard_by(seen))
     for threshold, point in zip(thresholds, points, strict=True):
         report = measure(x, replace(scheme, outlier_threshold=threshold))
         assert (point.outlier_columns, point.bytes) == (report.outlier_columns, report.bytes)
         assert point.bits_per_parameter == report.bits_per_parameter
         assert point.relative_mse == pytest.approx(report.relative_mse, rel=1e-6)
         assert point.sqnr_db == pytest.approx(report.sqnr_db, rel=1e-6)
-    assert sum(reads) == x.shape[0] * (3 if "tensor" in options else 2)
+    read = sum(stop - start for start, stop in reader.asked)
+    assert read == x.shape[0] * (3 if "tensor" in options else 2)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 

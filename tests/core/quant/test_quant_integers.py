@@ -1,9 +1,11 @@
+"""Integers, compared with their definitions."""
+
 import numpy as np
 import pytest
 from every import over
 
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme, bits_per_parameter, measure, quantize
+from qtui_core.quant import Scheme, measure, quantize
 
 ROWS, COLUMNS, GROUP = 24, 192, 64
 
@@ -21,22 +23,7 @@ def values(kind):
     return np.ascontiguousarray(x)
 
 
-KINDS = ["normal", "bfloat16", "shifted", "few", "one-sided"]
-LAYOUTS = {
-    "group64": (1, GROUP),
-    "row": (1, COLUMNS),
-    "column": (ROWS, 1),
-    "tensor": (ROWS, COLUMNS),
-}
-
-
-# Against torchao
-
-
-# Against the definitions, in float64
-
-
-@over("kind", KINDS)
+@over("kind", ["normal", "bfloat16", "shifted", "few", "one-sided"])
 @over("bits", range(2, 9))
 def test_signed_rule_is_that_of_gguf(bits, kind):
     """Q4_0: d = max / -8, q = min(15, trunc(x / d + 8.5)), where max is the first element of
@@ -51,18 +38,8 @@ def test_signed_rule_is_that_of_gguf(bits, kind):
     q = quantize(x, Scheme.parse(f"int{bits}:group64:signed"))
     np.testing.assert_array_equal(q.scales.reshape(-1), scale)
     np.testing.assert_array_equal(q.codes.reshape(-1, GROUP), codes)
-    np.testing.assert_array_equal(
-        q.dequantize().reshape(-1, GROUP), codes.astype(np.float32) * scale[:, None]
-    )
-    assert (q.codes.reshape(-1, GROUP) == -half).any(axis=1).all()
-
-
-def test_signed_rule_takes_the_first_of_equal_magnitudes():
-    x = np.array([[1.0, -2.0, 2.0, 0.5], [1.0, 2.0, -2.0, 0.5]])
-    for granularity in ("row", "group4", "block4"):
-        q = quantize(x, Scheme.parse(f"int4:{granularity}:signed"))
-        assert q.scales.reshape(-1).tolist() == [0.25, -0.25]
-    assert quantize(x, Scheme.parse("int4:tensor:signed")).scales == [0.25]
+    found = q.dequantize().reshape(-1, GROUP)
+    np.testing.assert_array_equal(found, codes.astype(np.float32) * scale[:, None])
 
 
 @over("bits", range(2, 9))
@@ -95,9 +72,6 @@ def test_worked_example():
     assert asymmetric.codes.tolist() == [[255, 0, 85, 121]]
 
 
-# One scale for the whole model
-
-
 def test_model_scale_is_that_of_the_given_extent():
     x = values("normal")
     q = quantize(x, Scheme.parse("int8:model"), model_absmax=10.0)
@@ -108,13 +82,9 @@ def test_model_scale_is_that_of_the_given_extent():
     assert asymmetric.zero_points == [68]
     signed = quantize(x, Scheme.parse("int8:model:signed"), model_absmax=(-12.0, 11.0))
     assert signed.scales == [np.float32(12 / 128)]
-
-
-def test_elements_beyond_the_extent_of_the_model_are_clipped():
-    x = np.array([[5.0, -5.0, 1.0]])
-    for option in ("", ":asym", ":full", ":signed"):
+    for option in ("", ":asym", ":full", ":signed"):  # what lies beyond is clipped
         scheme = Scheme.parse(f"int8:model{option}")
-        y = quantize(x, scheme, model_absmax=1.0).dequantize()
+        y = quantize([[5.0, -5.0, 1.0]], scheme, model_absmax=1.0).dequantize()
         np.testing.assert_allclose(y, [[1.0, -1.0, 1.0]], rtol=0.01)
 
 
@@ -124,16 +94,11 @@ def test_impossible_extents_are_refused(extent):
         quantize(np.ones((2, 2)), Scheme.parse("int8:model"), model_absmax=extent)
 
 
-# Zero points that are floats
-
-
-def test_float_zero_points_are_float32_and_paid_for():
+def test_float_zero_points_are_float32_and_closer():
     x = np.random.default_rng(1).standard_normal((8, 128)).astype(np.float32) + 9
     scheme = Scheme.parse("int4:group64:asym:zpfloat")
     q = quantize(x, scheme)
-    assert q.zero_points.dtype == np.float32
-    assert q.zero_points.shape == q.scales.shape
-    assert bits_per_parameter(scheme, x.shape) == 4 + (32 + 32) / 64
+    assert (q.zero_points.dtype, q.zero_points.shape) == (np.float32, q.scales.shape)
     # The range need not contain zero, so it is not extended to it.
     assert measure(x, scheme).mse < measure(x, Scheme.parse("int4:group64:asym")).mse / 5
 
@@ -153,9 +118,8 @@ def test_nonfinite_elements_do_not_stretch_a_range(granularity):
 def test_constant_groups_are_exact_under_a_float_zero_point():
     for value in (0.0, 0.1, -7.3e5, 3e38):
         x = np.full((4, 64), value, np.float32)
-        np.testing.assert_array_equal(
-            quantize(x, Scheme.parse("int4:group64:asym:zpfloat")).dequantize(), x
-        )
+        found = quantize(x, Scheme.parse("int4:group64:asym:zpfloat")).dequantize()
+        np.testing.assert_array_equal(found, x)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])

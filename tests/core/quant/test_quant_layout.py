@@ -1,4 +1,7 @@
+"""Groups by the words of their definition, bits and bytes by hand and by what is stored."""
+
 import math
+from fractions import Fraction
 
 import numpy as np
 from every import over
@@ -6,6 +9,7 @@ from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
 from qtui_core.quant.layout import run_lengths, scale_index, scale_shape
+from qtui_core.quant.storage import bit_budget
 
 SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (2, 3, 5, 2), (101,), (1,), ()]
 GRANULARITIES = [
@@ -53,81 +57,59 @@ def groups_by_definition(granularity, shape):
 @over("granularity", GRANULARITIES)
 def test_groups_are_those_of_the_definition(granularity, shape):
     group = groups_by_definition(granularity, shape)
-    parsed = Scheme.parse(f"int8:{granularity}").granularity
+    scheme = Scheme.parse(f"int4:{granularity}")
     columns = matrix_by_definition(shape)[1]
-    assert math.prod(scale_shape(parsed, shape)) == group.max() + 1
+    assert math.prod(scale_shape(scheme.granularity, shape)) == group.max() + 1
     for index in range(group.size):
-        assert scale_index(parsed, shape, *divmod(index, columns)) == group[index]
+        assert scale_index(scheme.granularity, shape, *divmod(index, columns)) == group[index]
     lengths = np.bincount(group)
-    found = run_lengths(parsed, shape)
+    found = run_lengths(scheme.granularity, shape)
     assert found == {n: int((lengths == n).sum()) for n in set(lengths.tolist())}
 
-
-@over("shape", SHAPES)
-@over("granularity", GRANULARITIES)
-def test_every_group_has_the_scale_of_its_largest_element(granularity, shape):
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    group = groups_by_definition(granularity, shape)
     absmax = np.zeros(group.max() + 1, np.float32)
     np.maximum.at(absmax, group, np.abs(x).reshape(-1))
-    q = quantize(x, Scheme.parse(f"int4:{granularity}"))
+    q = quantize(x, scheme)
     np.testing.assert_array_equal(q.scales.reshape(-1), absmax / np.float32(7))
-    columns = matrix_by_definition(shape)[1]
     last = divmod(group.size - 1, columns)
     assert q.scale_at(*last) == (float(absmax[group[-1]] / np.float32(7)), 0)
 
 
-def test_scale_shapes_are_those_of_the_docstrings():
-    shapes = {
-        "model": (1,),
-        "tensor": (1,),
-        "row": (6, 1),
-        "column": (1, 70),
-        "group64": (6, 2),
-        "block64": (7,),
-        "token": (6, 1),
-        "tile4x32": (2, 3),
-    }
-    for granularity, expected in shapes.items():
-        q = quantize(np.ones((6, 70)), Scheme.parse(f"int8:{granularity}:asym"))
-        assert q.scales.shape == q.zero_points.shape == expected
-    assert quantize(np.ones((6, 70)), Scheme.parse("bf16")).scales.shape == (0,)
+BITS = {
+    "nf4": 4.5,
+    "int4:group64:asym": 4.5625,  # 32 bits of scale and 4 of zero point
+    "int4:group64:asym:zpfloat": 5.0,
+    "int8:row": 8 + 32 / 4096,
+    "int3:tensor": 3 + 32 / 2**24,
+    "int3:model": 3.0,
+    "bf16": 16.0,
+    "mxfp4": 4.25,
+    "mxint8": 8.25,
+    "nvfp4": 4.5 + 32 / 2**24,
+    "ternary": 2 + 32 / 2**24,
+    "e4m3:tile128x128": 8 + 32 / 2**14,
+    "int8:token": 8 + 32 / 4096,
+    "nf4:dq128": 4 + 8 / 64 + 32 / (64 * 128) + 32 / 2**24,
+    # 8 bits a block, 32 for 256 blocks, and 32 for the one offset of the tensor
+    "nf4:dq": 4 + 8 / 64 + 32 / (64 * 256) + 32 / 2**24,
+}
 
 
-@over(
-    ("text", "bits"),
-    [
-        ("nf4", 4.5),
-        ("int4", 4.5),
-        ("int4:group128", 4.25),
-        ("int4:group64:asym", 4.5625),  # 32 bits of scale and 4 of zero point
-        ("int8:row", 8 + 32 / 4096),
-        ("int8:column", 8 + 32 / 4096),
-        ("int3:tensor", 3 + 32 / 2**24),
-        ("int3:model", 3.0),
-        ("bf16", 16.0),
-        ("tf32", 32.0),
-        ("mxfp4", 4.25),
-        ("mxfp6-e3m2:ceil", 6.25),
-        ("mxfp6-e2m3", 6.25),
-        ("mxfp8-e4m3", 8.25),
-        ("mxint8", 8.25),
-        ("nvfp4", 4.5 + 32 / 2**24),
-        ("ternary", 2 + 32 / 2**24),
-        ("ternary:row", 2 + 32 / 4096),
-        ("e3m2", 6.5),
-        ("e4m3:tile128x128", 8 + 32 / 2**14),
-        ("int8:token", 8 + 32 / 4096),
-        ("nf4:dq128", 4 + 8 / 64 + 32 / (64 * 128) + 32 / 2**24),
-        # 8 bits a block, 32 for 256 blocks, and 32 for the one offset of the tensor
-        ("nf4:dq", 4 + 8 / 64 + 32 / (64 * 256) + 32 / 2**24),
-        ("nf4:block128:dq", 4 + 8 / 128 + 32 / (128 * 256) + 32 / 2**24),
-    ],
-)
+@over(("text", "bits"), BITS.items())
 def test_bits_per_parameter_count_everything(text, bits):
-    scheme = Scheme.parse(text)
-    assert bits_per_parameter(scheme, (4096, 4096)) == bits
-    assert quantized_bytes(scheme, (4096, 4096)) == bits * 2**24 / 8
+    scheme, shape = Scheme.parse(text), (4096, 4096)
+    assert bits_per_parameter(scheme, shape) == bits
+    assert quantized_bytes(scheme, shape) == bits * 2**24 / 8
+
+
+def test_bits_by_part_and_of_nothing():
+    budget = bit_budget(Scheme.parse("int4:group64:asym"), (4096, 4096))
+    expected = {"codes": 4, "scales": Fraction(1, 2), "zero points": Fraction(1, 16)}
+    assert {part.name: budget.share(part) for part in budget.parts} == expected
+    for text in ("nf4:dq", "int4:asym", "bf16"):
+        scheme = Scheme.parse(text)
+        assert quantized_bytes(scheme, (0, 64)) == 0
+        assert bits_per_parameter(scheme, (0, 64)) == scheme.bits
 
 
 @over("any_scheme", EVERY_SCHEME)
@@ -146,9 +128,8 @@ def test_storage_agrees_with_what_is_stored(any_scheme):
     code_bits = x.size * scheme.bits
     assert q.nbytes == -(-code_bits // 8) + scale_bytes + -(-zero_bits // 8)
     assert q.bits_per_parameter == 8 * q.nbytes / x.size
-
-
-def test_empty_tensors_cost_nothing():
-    for text in ("nf4:dq", "int4:asym", "bf16"):
-        assert quantized_bytes(Scheme.parse(text), (0, 64)) == 0
-        assert bits_per_parameter(Scheme.parse(text), (0, 64)) == Scheme.parse(text).bits
+    budget = bit_budget(scheme, x.shape)
+    assert budget.bytes == q.nbytes
+    assert budget.overhead == budget.bits_per_parameter - scheme.bits
+    total = sum(map(budget.share, budget.parts), Fraction(0))
+    assert total == budget.bits_per_parameter == Fraction(8 * q.nbytes, x.size)

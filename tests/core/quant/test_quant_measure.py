@@ -1,23 +1,20 @@
+"""Passes over tensors that do not fit in memory: their memory, progress, cancelling and threads."""
+
+import multiprocessing
+import time
 import tracemalloc
+from collections import deque
 
 import ml_dtypes
 import numpy as np
 import pytest
-from every import in_parts, over
-from scheme_table import EVERY_PAIR, EVERY_SCHEME
-from shorthands import error_map, heard_by
+from every import over
+from shorthands import Rows, error_map, heard_by
 
 from qtui_core.job import Job
-from qtui_core.quant import (
-    Cancelled,
-    ErrorReport,
-    Scheme,
-    find_outliers,
-    measure,
-    quantize,
-    statistics,
-)
-from qtui_core.quant.elements import SEGMENT
+from qtui_core.quant import Cancelled, Scheme, find_outliers, measure, quantize, statistics
+from qtui_core.quant.elements import SEGMENT, elements_of
+from qtui_core.quant.reading import map_segments
 
 
 def test_one_large_exact_element_does_not_hide_the_tiny_errors():
@@ -28,47 +25,6 @@ def test_one_large_exact_element_does_not_hide_the_tiny_errors():
     assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5, abs=0)
 
 
-@in_parts(2)
-@over("any_scheme", EVERY_SCHEME)
-def test_report_against_plain_numpy(any_scheme, parts):
-    """The default suite runs every pair of options, the slow suite every combination."""
-    if parts > 1 and any_scheme not in EVERY_PAIR:
-        return
-    x = np.random.default_rng(1).standard_normal((40, 200)).astype(np.float32) * 0.02
-    scheme = Scheme.parse(any_scheme)
-    report = measure(x, scheme)
-    y = quantize(x, scheme).dequantize().astype(np.float64)
-    error = x - y
-    assert isinstance(report, ErrorReport)
-    assert report.scheme == scheme
-    assert report.shape == (40, 200)
-    assert (report.count, report.nonfinite, report.saturated) == (8000, 0, 0)
-    assert report.mse == pytest.approx((error**2).mean(), rel=1e-5)
-    relative = (error**2).sum() / (x.astype(np.float64) ** 2).sum()
-    assert report.relative_mse == pytest.approx(relative, rel=1e-5)
-    assert report.sqnr_db == pytest.approx(-10 * np.log10(relative), abs=1e-4)
-    assert report.max_abs_error == pytest.approx(np.abs(error).max(), rel=1e-6)
-    row, column = report.max_abs_error_index
-    assert abs(error[row, column]) == pytest.approx(np.abs(error).max(), rel=1e-6)
-    q = quantize(x, scheme)
-    assert (report.bits_per_parameter, report.bytes) == (q.bits_per_parameter, q.nbytes)
-    assert report.gaussian_mse == pytest.approx(
-        report.gaussian_relative_mse * (x.astype(np.float64) ** 2).mean(), rel=1e-5
-    )
-    assert report.gaussian_sqnr_db == pytest.approx(
-        -10 * np.log10(report.gaussian_relative_mse), rel=1e-9
-    )
-
-
-def test_no_error_and_no_signal_are_told_apart():
-    exact = measure(np.ones((2, 64)), Scheme.parse("nf4"))
-    assert (exact.relative_mse, exact.sqnr_db) == (0.0, None)
-    zeros = measure(np.zeros((2, 64)), Scheme.parse("nf4"))
-    assert (zeros.relative_mse, zeros.sqnr_db, zeros.gaussian_mse) == (None, None, None)
-    empty = measure(np.empty((0, 64)), Scheme.parse("nf4"))
-    assert (empty.count, empty.mse, empty.max_abs_error_index) == (0, 0.0, None)
-
-
 def test_saturated_elements_of_casts_are_counted():
     x = np.array([[1.0, 70000.0, -1e9, 65504.0, np.inf]], np.float32)
     report = measure(x, Scheme.parse("fp16"))
@@ -76,21 +32,6 @@ def test_saturated_elements_of_casts_are_counted():
     assert report.max_abs_error == pytest.approx(1e9 - 65504)
     assert measure(x, Scheme.parse("bf16")).saturated == 0
     assert measure(x, Scheme.parse("e5m2")).saturated == 0
-
-
-def test_one_outlier_ruins_a_tensor_and_only_its_group():
-    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
-    clean = {t: measure(x, Scheme.parse(f"int4:{t}")).sqnr_db for t in ("tensor", "row", "group64")}
-    x[3, 5] = 300
-    spoiled = {t: measure(x, Scheme.parse(f"int4:{t}")) for t in clean}
-    without = {
-        name: np.delete((x - quantize(x, r.scheme).dequantize()).reshape(-1), 3 * 256 + 5)
-        for name, r in spoiled.items()
-    }
-    noise = {name: float(np.square(error).mean()) for name, error in without.items()}
-    assert noise["tensor"] > 0.9  # every other element rounds to zero
-    assert noise["row"] < 0.05
-    assert noise["group64"] < noise["row"]
 
 
 class Generated:
@@ -107,7 +48,7 @@ class Generated:
         return factor[:, None] * self.pattern
 
 
-@pytest.mark.parametrize("text", ["nf4:dq", "int4:group50:asym", "int8:column", "e4m3", "bf16"])
+@over("text", ["nf4:dq", "int4:group50:asym", "int8:column", "e4m3", "bf16"])
 def test_memory_is_bounded_by_segments(text):
     reader = Generated(40_000, 1000)  # 160 MB of float32
     tracemalloc.start()
@@ -121,8 +62,8 @@ def test_memory_is_bounded_by_segments(text):
     assert report.relative_mse == pytest.approx(small.relative_mse, rel=2e-2)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("text", ["nf4", "nf4:dq", "int8:tensor"])
+@over("threads", [1, 2])
+@over("text", ["nf4", "nf4:dq", "int8:tensor"])
 def test_progress_rises_to_one(text, threads):
     heard = []
     x = np.ones((20_000, 200), np.float32)
@@ -133,8 +74,8 @@ def test_progress_rises_to_one(text, threads):
     assert heard[-1] == 1.0
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("text", ["nf4", "nf4:dq", "int8:tensor"])
+@over("threads", [1, 2])
+@over("text", ["nf4", "nf4:dq", "int8:tensor"])
 def test_cancelling_stops_soon(text, threads):
     reader = Generated(200_000, 1000)  # large: threads of a busy machine are some pieces ahead
     heard = []
@@ -170,3 +111,69 @@ def test_of_two_equal_errors_the_first_is_told():
     x = np.zeros(2 * SEGMENT, np.float32)
     x[[0, 5, -7]] = 7, 0.25, 0.25
     assert measure(x, Scheme.parse("int4:tensor")).max_abs_error_index == (0, 5)
+
+
+def test_a_reader_is_asked_for_each_row_once_in_order():
+    x = np.random.default_rng(0).standard_normal((20_000, 100)).astype(np.float32)
+    reader = Rows(x)
+    measure(reader, Scheme.parse("nf4:block48"))
+    assert len(reader.asked) > 2
+    assert reader.asked[0][0] == 0
+    assert reader.asked[-1][1] == 20_000
+    ends = [stop for _, stop in reader.asked[:-1]]
+    assert ends == [start for start, _ in reader.asked[1:]]
+    assert max(stop - start for start, stop in reader.asked) * 100 <= SEGMENT
+
+
+def test_a_reader_that_gives_too_little_is_an_error():
+    x = np.ones((10, 10), np.float32)
+    reader = Rows(x, shape=(20, 10))
+    with pytest.raises(Exception, match="may have changed"):
+        measure(reader, Scheme.parse("int8"))
+
+
+def test_dequantize_into_a_given_array():
+    x = np.random.default_rng(9).standard_normal((150, 200)).astype(np.float32)
+    for text in ("nf4", "int4", "bf16"):
+        q = quantize(x, Scheme.parse(text))
+        out = np.full(x.shape, 7, np.float32)
+        assert q.dequantize(out=out).base is not None
+        np.testing.assert_array_equal(out, q.dequantize())
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    """The threads stay between tensors, and a fork copies none of them."""
+    x = np.arange(1 << 20, dtype=np.float32)
+    expected = quantize(x, Scheme.parse("int8"), job=Job(threads=2))
+    context = multiprocessing.get_context("fork")
+    found = context.SimpleQueue()
+
+    def child() -> None:
+        found.put(quantize(x, Scheme.parse("int8"), job=Job(threads=2)).codes)
+
+    process = context.Process(target=child)
+    process.start()
+    codes = found.get() if found._reader.poll(60) else None
+    process.kill() if codes is None else process.join()
+    assert np.array_equal(codes, expected.codes)
+
+
+def test_no_segment_is_at_work_after_a_cancel():
+    """Else a thread would write to arrays that the caller uses again."""
+    begun, working = [], []
+
+    def work(segment):
+        begun.append(segment.start)
+        working.append(segment.start)
+        time.sleep(0.01)
+        working.remove(segment.start)
+
+    calls = iter(range(100))
+    segments = elements_of(np.zeros(1 << 12, np.float32)).segments(1, 1 << 8)
+    results = map_segments(
+        work, segments, 1 << 12, Job(cancelled=lambda: next(calls) == 6, threads=3)
+    )
+    with pytest.raises(Cancelled):
+        deque(results)
+    assert begun
+    assert not working

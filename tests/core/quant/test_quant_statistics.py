@@ -1,12 +1,15 @@
+"""Moments by their definition, and histograms by numpy."""
+
 import math
+import warnings
 
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
+from shorthands import heard_by
 
 from qtui_core.quant import elements as elements_module
-from qtui_core.quant import statistics
-from qtui_core.quant.statistics import Moments
+from qtui_core.quant import histogram, statistics
 
 
 def by_definition(x):
@@ -66,20 +69,6 @@ def test_segments_of_very_different_values(monkeypatch):
     assert_as_defined(x.astype(np.float32))
 
 
-def test_known_distributions():
-    random = np.random.default_rng(1)
-    normal = statistics(random.standard_normal(1_000_000, dtype=np.float32))
-    assert normal.kurtosis == pytest.approx(3, abs=0.03)
-    assert normal.std == pytest.approx(1, abs=0.003)
-    uniform = statistics(random.random(1_000_000, dtype=np.float32))
-    assert uniform.kurtosis == pytest.approx(1.8, abs=0.01)
-
-
-def test_mean_far_from_zero_keeps_its_spread():
-    x = (1000 + np.random.default_rng(0).standard_normal(300_000)).astype(np.float32)
-    assert_as_defined(x, rel=1e-4)
-
-
 @over("size", [131072, 524288, 262145])
 @over("scale", [4.9e7, 6e7, 1.5e8, 9.9e8])
 def test_large_magnitudes_keep_their_kurtosis(scale, size):
@@ -92,42 +81,64 @@ def test_large_magnitudes_keep_their_kurtosis(scale, size):
     assert_as_defined(lopsided)
 
 
-@pytest.mark.parametrize("centre", [1e-7, 3e-8, 1e-4])
-def test_small_spread_around_a_small_mean(centre):
+@over("centre", [1e-7, 3e-8, 1e-4, 1000.0])
+def test_small_spread_far_from_zero(centre):
     last_place = np.spacing(np.float32(centre)).astype(np.float64)
     steps = np.random.default_rng(0).integers(-2, 3, 100_000)
     assert_as_defined((np.float32(centre) + steps * last_place).astype(np.float32), rel=1e-4)
 
 
-def test_nothing_finite():
+def test_nothing_finite_and_constants():
     for x in (np.empty((0, 3)), np.full((2, 2), np.nan)):
         stats = statistics(x)
         assert (stats.min, stats.max, stats.mean, stats.std, stats.kurtosis) == (None,) * 5
         assert (stats.absmax, stats.mean_square, stats.finite) == (0.0, 0.0, 0)
-
-
-def test_constant_tensors_have_no_kurtosis():
+        assert [found.size for found in histogram(x, 4)] == [0, 0]
     stats = statistics(np.full((9, 9), 0.1))
     assert (stats.std, stats.kurtosis) == (0.0, None)
     assert stats.mean == pytest.approx(0.1)
 
 
-def test_moments_merge_in_any_order():
-    random = np.random.default_rng(5)
-    parts = [random.standard_normal(n) * s + m for n, s, m in ((3, 1, 0), (500, 9, 4), (70, 2, -8))]
-    moments = []
-    for part in parts:
-        d = part - part.mean()
-        sums = [float((d**power).sum()) for power in (2, 3, 4)]
-        moments.append(Moments(part.size, float(part.mean()), *sums))
-    whole = np.concatenate(parts)
-    d = whole - whole.mean()
-    for order in ((0, 1, 2), (2, 0, 1)):
-        merged = Moments()
-        for index in order:
-            merged = merged.merged(moments[index])
-        assert merged.count == whole.size
-        assert merged.mean == pytest.approx(whole.mean())
-        assert merged.second == pytest.approx((d**2).sum())
-        assert merged.third == pytest.approx((d**3).sum())
-        assert merged.fourth == pytest.approx((d**4).sum())
+@over("bins", [1, 7, 64, 1000])
+def test_histogram_is_that_of_numpy(bins):
+    random = np.random.default_rng(0)
+    coarse = np.rint(random.standard_normal((300, 1000)) * 8) / 8
+    for x in (random.standard_normal((300, 1000)), coarse, random.random(1000) * 1e-30):
+        x = x.astype(np.float32)
+        found = histogram(x, bins)
+        counts, edges = np.histogram(x.astype(np.float64), bins)
+        np.testing.assert_array_equal(found[0], counts)
+        np.testing.assert_allclose(found[1], edges, rtol=1e-12, atol=1e-300)
+
+
+@over(
+    ("low", "high"),
+    [(-1.0, 1.0), (0.7, 1.0), (0.1, 0.8), (-1e300, 1e300), (0.75, 1e300), (1e300, 2e300)],
+)
+def test_histogram_of_a_range_that_float32_need_not_hold(low, high):
+    x = [0.1, 0.7, 0.75, 0.8, 0.9, 1.0, 0, -0.5, 1, -1, -2, -3e38, np.inf, -np.inf, np.nan]
+    x = np.array(x, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = histogram(x, 10, low=low, high=high)
+    counts, edges = np.histogram(x[np.isfinite(x)].astype(np.float64), 10, (low, high))
+    np.testing.assert_array_equal(found[0], counts)
+    np.testing.assert_allclose(found[1], edges)
+
+
+@over("value", [2.0, 1e20, -1e20, 3.4e38, 1e8, 16777216.0, -0.0, 1e-40])
+def test_histogram_of_one_value_of_any_size(value):
+    found = histogram(np.full(5, value, np.float32), 4)
+    assert found[0].tolist() == [0, 0, 5, 0]
+    assert (np.diff(found[1]) > 0).all()
+    assert found[1][0] <= np.float32(value) <= found[1][-1]
+    assert value != 2 or found[1].tolist() == [1.5, 1.75, 2.0, 2.25, 2.5]
+
+
+@over("options", [{}, {"low": 0, "high": 2}])
+@over("rows", [0, 4000])
+def test_progress_of_the_histogram(options, rows):
+    heard = []
+    histogram(np.ones((rows, 200), np.float32), 8, job=heard_by(heard), **options)
+    assert heard == sorted(heard)
+    assert not rows or heard[-1] == 1.0

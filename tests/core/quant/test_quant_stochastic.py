@@ -1,12 +1,13 @@
 """Stochastic rounding: its random bits, and its unbiasedness in every arithmetic."""
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
 from every import over
 
-from qtui_core.formats import FloatFormat, Rounding, get_format
+from qtui_core.formats import Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
-from qtui_core.quant import Scheme, measure, quantize
+from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.rounding import random_words
 
 
@@ -25,7 +26,7 @@ def test_every_byte_of_the_words_is_uniform(seed, shift):
     assert abs(found - 255) < 5 * np.sqrt(2 * 255)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 64, 1024, 4096])
+@over("lag", [1, 2, 64, 1024, 4096])
 def test_words_of_neighbours_and_of_seeds_are_independent(lag):
     u = random_words(3, 0, 1 << 20) / 2.0**32 - 0.5
     v = random_words(4, 0, 1 << 20) / 2.0**32 - 0.5
@@ -37,43 +38,15 @@ def test_words_of_neighbours_and_of_seeds_are_independent(lag):
     assert abs(found - 255) < 6 * np.sqrt(2 * 255)
 
 
-def test_single_bits_are_fair():
-    words = random_words(0, 0, 1 << 20)
-    for bit in range(32):
-        ones = int((words >> bit & 1).sum())
-        assert abs(ones - words.size / 2) < 5 * np.sqrt(words.size) / 2
-
-
-def test_seeds_are_not_shifts_of_each_other():
-    first = set(random_words(0, 0, 4096).tolist())
-    for seed in range(1, 20):
-        assert len(first & set(random_words(seed, 0, 4096).tolist())) < 20
-
-
-def test_words_depend_on_the_place_only():
+def test_words_depend_on_the_place_only_past_32_bits_too():
     whole = random_words(5, 1000, 500)
     np.testing.assert_array_equal(random_words(5, 1100, 50), whole[100:150])
-    np.testing.assert_array_equal(random_words(5, 1499, 1), whole[-1:])
-
-
-def test_the_counter_goes_on_past_32_bits():
-    start = 2**32 - 100
-    across = random_words(9, start, 200)
-    np.testing.assert_array_equal(across[:100], random_words(9, start, 100))
+    across = random_words(9, 2**32 - 100, 200)
     np.testing.assert_array_equal(across[100:], random_words(9, 2**32, 100))
-    assert len(set(across.tolist())) == 200
-    assert len(set(across[100:].tolist()) & set(random_words(9, 0, 100).tolist())) == 0
+    assert len(set(across.tolist()) | set(random_words(9, 0, 100).tolist())) == 300
 
 
-def test_bf16_adds_16_random_bits_and_cuts():
-    x = np.random.default_rng(1).standard_normal((300, 257)).astype(np.float32) * 1e-3
-    codes = quantize(x, Scheme.parse("bf16:stochastic11")).codes
-    random = random_words(11, 0, x.size) >> 16
-    expected = ((x.reshape(-1).view(np.uint32) + random) >> 16).astype(np.uint16)
-    np.testing.assert_array_equal(codes.reshape(-1), expected)
-
-
-@pytest.mark.parametrize("name", ["bf16", "tf32", "fp16", "e4m3", "e5m2"])
+@over("name", ["bf16", "tf32", "fp16", "e4m3", "e5m2"])
 def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
     fmt = get_format(name)
     random = np.random.default_rng(2)
@@ -86,9 +59,7 @@ def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
     # probability with the bits turned round.
     if bits == 24:
         drawn = (1 << 24) - 1 - drawn
-    expected = encode_array(
-        fmt, x, rounding=Rounding.STOCHASTIC, random_bits=drawn, random_bit_count=bits
-    )
+    expected = encode_array(fmt, x, Rounding.STOCHASTIC, draw=(drawn, bits))
     scheme = Scheme.parse(f"{name}:stochastic6")
     if name in ("e4m3", "e5m2"):
         x = np.append(x, np.float32(fmt.max))  # so that the scale is 1
@@ -124,39 +95,25 @@ def test_the_mean_error_is_zero_and_no_element_moves_more_than_a_step(text):
         assert above >= np.float32(value) * (1 - np.sign(value) * 1e-6)
 
 
-def test_uniform_values_have_twice_the_error_of_rounding_to_nearest():
-    x = np.random.default_rng(3).uniform(-100, 100, (512, 2048)).astype(np.float32)
-    x[0, 0] = 127.0
-    nearest = measure(x, Scheme.parse("int8:tensor")).mse
-    stochastic = measure(x, Scheme.parse("int8:tensor:stochastic")).mse
-    assert nearest == pytest.approx(1 / 12, rel=5e-3)
-    assert stochastic == pytest.approx(1 / 6, rel=5e-3)
+EXACT = ["int8:tensor", "int4:tensor:asym", "int4:tensor:asym:zpfloat", "bf16", "fp16", "e4m3"]
 
 
-@pytest.mark.parametrize("text", ["int8:tensor", "int4:tensor:asym", "int4:tensor:asym:zpfloat"])
-def test_whole_steps_never_move(text):
-    bits = int(text[3])
-    low, high = (-127, 127) if bits == 8 else (0, 15) if "zp" not in text else (3, 18)
-    x = np.random.default_rng(4).integers(low, high + 1, (64, 1024)).astype(np.float32)
-    x[0, :2] = low, high
-    for seed in range(3):
-        found = quantize(x, Scheme.parse(f"{text}:stochastic{seed}")).dequantize()
-        np.testing.assert_array_equal(found, x)
-
-
-@pytest.mark.parametrize("name", ["bf16", "fp16", "e4m3", "e5m2", "e2m1", "mxfp8-e4m3", "mxfp4"])
-def test_numbers_of_the_format_never_move(name):
-    scheme = Scheme.parse(name)
-    fmt = get_format(scheme.element or name)
-    assert isinstance(fmt, FloatFormat)
-    codes = np.arange(fmt.code_count)
-    x = decode_array(fmt, codes).astype(np.float32)
-    x = x[np.isfinite(x)]
-    if name.startswith("mx"):
-        x = np.concatenate([np.append(x[i : i + 31], fmt.max) for i in range(0, x.size, 31)])
-        x = np.resize(x, -(-x.size // 32) * 32).astype(np.float32)
+@over("text", [*EXACT, "e5m2", "e2m1", "mxfp8-e4m3", "mxfp4"])
+def test_numbers_of_the_format_never_move(text):
+    scheme = Scheme.parse(text)
+    if text.startswith("int"):
+        low, high = (-127, 127) if "int8" in text else (3, 18) if "zp" in text else (0, 15)
+        x = np.random.default_rng(4).integers(low, high + 1, (64, 1024)).astype(np.float32)
+        x[0, :2] = low, high
     else:
-        x = np.append(x, np.float32(fmt.max))
+        fmt = get_format(scheme.element or text)
+        x = decode_array(fmt, np.arange(fmt.code_count))
+        x = x[np.isfinite(x)].astype(np.float32)
+        length = 31 if text.startswith("mx") else x.size  # the largest number in each block
+        x = np.concatenate(
+            [np.append(x[i : i + length], fmt.max) for i in range(0, x.size, length)]
+        )
+        x = np.resize(x, -(-x.size // 32) * 32 if length == 31 else x.size).astype(np.float32)
     for seed in range(3):
-        found = quantize(x, Scheme.parse(f"{name}:stochastic{seed}")).dequantize()
+        found = quantize(x, replace(scheme, rounding="stochastic", seed=seed)).dequantize()
         np.testing.assert_array_equal(found, x)

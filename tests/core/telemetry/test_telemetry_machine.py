@@ -81,6 +81,6 @@ def test_the_driver_and_the_newest_cuda_it_serves():
         return read_driver(fake_nvml(**given, **more))
 
     assert told("580.65.06", 13010) == Driver("580.65.06", (13, 1))
-    assert told(b"470.1", 11040) == Driver("470.1", (11, 4))
+    assert told("470.1", 11040) == Driver("470.1", (11, 4))
     assert told(NVMLError(), NVMLError()) == Driver(None, None)
     assert told("1", 1, nvmlInit=NVMLError()) is None

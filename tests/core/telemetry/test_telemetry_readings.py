@@ -25,7 +25,6 @@ from qtui_core.telemetry.readings import (
     BY_PID,
     DeviceReader,
     DeviceReading,
-    GpuReading,
     ProcessReading,
     read_all,
     read_devices,
@@ -42,13 +41,10 @@ WHOLE = DeviceReading(
     process_memory=GIB,
     process_basis=BY_PID,
     gpu_percent=87,
-    memory_percent=41,
     power_watts=61.25,
     power_limit_watts=72.0,
     temperature_celsius=56,
     clock_mhz=1890,
-    clock_limit_mhz=2040,
-    memory_clock_mhz=6251,
     processes=(
         ProcessReading(41, "compute", "program 41", 2 * GIB),
         ProcessReading(77, "compute", "program 77", GIB),
@@ -75,12 +71,11 @@ NAMELESS = tuple(replace(each, name=None) for each in WHOLE.processes or ())
     ("question", "absent"),
     [
         ("nvmlDeviceGetName", {"name": None}),
-        ("nvmlDeviceGetUtilizationRates", {"gpu_percent": None, "memory_percent": None}),
+        ("nvmlDeviceGetUtilizationRates", {"gpu_percent": None}),
         ("nvmlDeviceGetPowerUsage", {"power_watts": None}),
         ("nvmlDeviceGetEnforcedPowerLimit", {"power_limit_watts": None}),
         ("nvmlDeviceGetTemperature", {"temperature_celsius": None}),
-        ("nvmlDeviceGetClockInfo", {"clock_mhz": None, "memory_clock_mhz": None}),
-        ("nvmlDeviceGetMaxClockInfo", {"clock_limit_mhz": None}),
+        ("nvmlDeviceGetClockInfo", {"clock_mhz": None}),
         ("nvmlDeviceGetMigMode", {"mig": None}),
         ("nvmlSystemGetProcessName", {"processes": NAMELESS}),
         ("nvmlDeviceGetGraphicsRunningProcesses", {}),
@@ -96,25 +91,12 @@ def test_what_is_no_text_or_not_known_to_an_old_module_is_absent():
     assert read(nvmlDeviceGetName=error) == replace(WHOLE, name=None)
 
 
-def test_an_old_driver_counts_what_it_reserves_as_used():
-    first = fake_nvml().nvmlDeviceGetMemoryInfo
-
-    def old(handle: Any, version: int = 0) -> Any:
-        if version:
-            raise NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND
-        return first(handle)
-
-    found = read(nvmlDeviceGetMemoryInfo=old)
-    assert found == replace(WHOLE, memory_used=3 * GIB + GIB // 2, memory_reserved=None)
-
-
-def test_a_driver_older_than_the_module_lists_processes_in_its_own_form():
-    rows = fake_nvml().nvmlDeviceGetComputeRunningProcesses()
-    found = read(
-        nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError(),
-        nvmlDeviceGetComputeRunningProcesses_v2=rows,
-    )
-    assert found == WHOLE
+def test_a_driver_older_than_the_module_has_no_answer() -> None:
+    none = dict.fromkeys(("memory_used", "memory_free", "memory_total", "memory_reserved"))
+    old = NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND, of drivers before 510
+    assert read(nvmlDeviceGetMemoryInfo=old) == replace(WHOLE, **none, unified=None)
+    hidden = {"nvmlDeviceGetComputeRunningProcesses": NVMLLibraryMismatchError()}
+    assert read(**hidden).processes == ()
 
 
 def test_unified_memory_is_no_memory_of_the_device():
@@ -255,11 +237,10 @@ def test_it_is_absent_without_proc(tmp_path):
     assert rss_bytes(tmp_path) is None
 
 
-def test_devices_are_the_whole_gpus():
-    assert read_devices(fake_nvml()) == (GpuReading(0, "NVIDIA L4", 3 * GIB, 24 * GIB),)
-    assert read_devices(fake_nvml(nvmlDeviceGetName=b"Tesla T4"))[0].name == "Tesla T4"
+def test_devices_are_the_whole_gpus() -> None:
+    assert read_devices(fake_nvml()) == (replace(WHOLE, process_memory=None, process_basis=""),)
     lost = read_devices(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
-    assert lost == (GpuReading(0, None, None, None),)
+    assert lost == (DeviceReading("0", lost=True),)
     for question in ("nvmlInit", "nvmlDeviceGetCount"):
         assert read_devices(fake_nvml(**{question: NVMLError()})) == ()
     for device in read_devices():  # of this machine

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 
 import pytest
 
-from qtui_core.telemetry.sampling import sampling
+from qtui_core.telemetry.readings import sampling
 
 
 def test_twenty_a_second():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
-from qtui_core.answers.codes import NF4Level
+from qtui_core.answers import NF4Level
 from qtui_core.dataclass import dataclass
 
 NOTHING = "–"
@@ -35,10 +35,6 @@ FIELDS = (
     ConstructionColumn("published", 4, 58, lambda level: f"{level.published:+.9f}"),
     ConstructionColumn(
         "ulps off", 4, 68, lambda level: f"{level.ulps:+d}" if level.ulps else "exact"
-    ),
-    ConstructionColumn(
-        "float32", 4, 77,
-        lambda level: f"{level.float32_ulps:+d}" if level.float32_ulps else "exact",
     ),
 )  # fmt: skip
 #: The step (from 0) that inserts the level zero; until then its line is empty.

@@ -7,7 +7,7 @@ from typing import Any
 from qtui.engine.answers.codes import CodeColumn, SchemeBudget
 from qtui.screen.tensors.exported_fields import ERRORS
 from qtui.tui.panels.codebooks.shown import CodebooksShown
-from qtui_core.answers.codes import EqualBits, NF4Construction
+from qtui_core.answers import EqualBits, NF4Construction
 from qtui_core.codec import to_plain
 
 _COUNTED = (
@@ -39,7 +39,7 @@ def panel_data(shown: CodebooksShown, view: str, sentence: str) -> dict[str, Any
 
 def _equal(row: EqualBits) -> dict[str, Any]:
     return {
-        "asked": str(row.asked),
+        "asked": str(row.original),
         "scheme": str(row.scheme),
         "bits": float(row.bits),
         "exact": str(row.bits),

@@ -17,7 +17,7 @@ from qtui.engine.client import ProgressCallback
 from qtui.screen.panel.feed import Feed
 from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.shown import CodebooksShown, TensorAnswers
-from qtui_core.answers.codes import EqualBits, NF4Construction
+from qtui_core.answers import EqualBits, NF4Construction
 from qtui_core.schemes.granularity import PerBlock
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import resize_scheme

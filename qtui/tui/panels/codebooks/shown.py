@@ -5,7 +5,7 @@ from __future__ import annotations
 from qtui.engine.answers.codes import CodeColumn, SchemeBudget, SweepRow
 from qtui.engine.answers.tensors import ModelIndex, TensorEntry
 from qtui.screen.tensors.subject import Subject
-from qtui_core.answers.codes import EqualBits, NF4Construction
+from qtui_core.answers import EqualBits, NF4Construction
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.formats import NESTED_BLOCK
 from qtui_core.schemes.granularity import PerBlock, PerGroup

@@ -165,7 +165,7 @@ def format_picking(rows: Sequence[FormatRow], present: Format) -> Picking:
         fmt, value = found.format, found.value
         becomes = "it has no code for the value"
         if value is not None:
-            becomes = f"{compact(found.asked, 14)} becomes {compact(value, 14)}"
+            becomes = f"{compact(found.given, 14)} becomes {compact(value, 14)}"
         facts = f"{reach(fmt)}  {fmt.bits} bits"
         return PickerRow(facts, f"{fmt.title} holds {reach(fmt)} in {fmt.bits} bits: {becomes}.")
 

@@ -85,7 +85,7 @@ def _level(
 ) -> list[TextLine]:
     room = canvas.width - _AFTER
     words = _source(level, shown)
-    each = "" if level.each is None else f"{format_bytes(level.each)} each"
+    each = "" if level.per_unit is None else f"{format_bytes(level.per_unit)} each"
     return [
         [
             Put(0, level.name, "label"),

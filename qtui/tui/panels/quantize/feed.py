@@ -22,7 +22,7 @@ from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.codec import from_plain
 from qtui_core.evaluation.results import Evaluation
 from qtui_core.evaluation.settings import EvaluationSettings

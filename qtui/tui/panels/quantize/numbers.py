@@ -11,7 +11,7 @@ from qtui.report.numbers import format_decibels, format_value
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.quantities import format_bytes
 

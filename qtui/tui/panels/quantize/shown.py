@@ -16,7 +16,7 @@ from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui.tui.panels.quantize.tensor_reader import Finding, Look, SchemeErrors
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
 

@@ -13,7 +13,7 @@ from qtui.engine.client import EngineState
 from qtui.screen.panel.asking import PAUSE_SECONDS, AskingPhase
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.tui.panels.quantize.feed import QuantizeFeed
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 

@@ -9,8 +9,8 @@ from typing import Any
 from qtui.screen.plan.export import panel_data
 from qtui.screen.plan.shown import Shown
 from qtui.tui.panels.train.shown import RunShown
+from qtui_core.live.compare import summary
 from qtui_core.live.state import RunState
-from qtui_core.live.summary import summary
 
 
 def run_data(shown: Shown, run: RunShown, sentence: str) -> dict[str, Any] | None:

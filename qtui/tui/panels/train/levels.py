@@ -9,11 +9,9 @@ from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.train.shown import RunShown
-from qtui_core.live.compare import gap_share, too_early
-from qtui_core.live.gap import Level, levels_of
-from qtui_core.live.measured import Measured, measured
+from qtui_core.live.compare import Level, gap_share, levels_of, too_early
 from qtui_core.live.snapshot import Fault, Predicted, Sample
-from qtui_core.live.state import RunState
+from qtui_core.live.state import Measured, RunState, measured
 from qtui_core.quantities import format_bytes, plural
 
 #: Up to the first share of the estimate a gap is good, and beyond the second it is a warning.

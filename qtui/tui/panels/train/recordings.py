@@ -11,9 +11,8 @@ from typing import Final
 
 from qtui.screen.keeper import Keeper
 from qtui.tui.config import log_file
-from qtui_core.live.recording import RunEvent, RunRecording, to_line
 from qtui_core.live.snapshot import PhaseEnded, RecordingHeader, Snapshot
-from qtui_core.live.state import RunState, after
+from qtui_core.live.state import RunEvent, RunRecording, RunState, after, to_line
 
 #: The most recordings that are kept; the oldest is deleted first.
 KEPT: Final = 20

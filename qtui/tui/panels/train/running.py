@@ -22,9 +22,8 @@ from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.adapters_view import AdaptersView
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.errors import UsageError
-from qtui_core.live.recording import RunEvent, read_recording
 from qtui_core.live.snapshot import End, Fault
-from qtui_core.live.state import after
+from qtui_core.live.state import RunEvent, after, read_recording
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
 from qtui_core.training.run.request import NOT_BEGUN, RunRequest

@@ -11,11 +11,9 @@ from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
 from qtui.tui.panels.train.levels import gap_of, gap_text
 from qtui.tui.panels.train.shown import EACH, RunShown
-from qtui_core.live.compare import too_early
-from qtui_core.live.gap import WORTH, explanation, largest_unexplained
-from qtui_core.live.measured import measured
+from qtui_core.live.compare import WORTH, explanation, largest_unexplained, too_early
 from qtui_core.live.snapshot import Fault
-from qtui_core.live.state import RunState
+from qtui_core.live.state import RunState, measured
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes, plural
 

@@ -56,8 +56,7 @@ def _text_line(width: int, glyphs: Glyphs, found: Captured, ranges: Ranges | Non
     if ranges is not None and ranges.sampled:
         kept = f" ({found.kept_tokens:,} of them measured)"
     held = f", {found.held_out_tokens:,} held out" if found.held_out_tokens else ", none held out"
-    note = f"  {found.note}" if found.note else ""
-    words = f"{found.tokens:,} tokens{kept}{held}; {printable(found.text)}.{note}"
+    words = f"{found.tokens:,} tokens{kept}{held}; {printable(found.text)}."
     return [(shortened(words, width, glyphs.ellipsis), "label")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.maps.picture import MapPicture
-from qtui_core.answers.tensors import ErrorReport
+from qtui_core.answers import ErrorReport
 from qtui_core.quantities import percent, plural
 
 Errors = Mapping[str, ErrorReport | None]

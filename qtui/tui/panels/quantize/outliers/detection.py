@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from qtui.engine.answers.outliers import By
 from qtui.report.numbers import format_value
-from qtui_core.answers.tensors import OUTLIER_SIGMA
+from qtui_core.answers import OUTLIER_SIGMA
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 

@@ -12,7 +12,7 @@ from qtui.tui.panels.train.levels import gap_of, gap_tone
 from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
-from qtui_core.live.gap import Level
+from qtui_core.live.compare import Level
 from qtui_core.quantities import format_bytes
 
 #: The cells of a part's bar, to each side.

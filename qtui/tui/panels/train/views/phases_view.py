@@ -17,8 +17,7 @@ from qtui_core.live.compare import (
     steps_needed,
     too_early,
 )
-from qtui_core.live.measured import measured
-from qtui_core.live.state import QUANTIZE, RunState
+from qtui_core.live.state import QUANTIZE, RunState, measured
 from qtui_core.quantities import format_bytes
 
 #: The cells before which columns end on a narrow canvas; on a wide one they are further right, as

@@ -10,7 +10,7 @@ from functools import lru_cache
 from qtui.report.pictures.cells import ACROSS
 from qtui.screen.curve.dots import Stroke, Track
 from qtui.tui.panels.train.views.run_picture import Overlay, Place
-from qtui_core.live.align import aligned
+from qtui_core.live.compare import aligned
 from qtui_core.live.snapshot import PredictedCurve
 from qtui_core.live.state import Moment, RunState
 from qtui_core.memory.replay.timeline import Span, StackedCurve, stacked

@@ -1,8 +1,11 @@
-"""The statistics of a tensor, and the error of a scheme on it."""
+"""Answers about tensors and schemes, as data without numpy: they are sent to the screen as they
+are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
@@ -120,10 +123,9 @@ class ErrorReport:
         gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: the expected error of independent
             normal elements with the same mean square in a tensor of this shape; None if
             relative_mse is None, or if `qtui_core.quant.gaussian_relative_mse` returns None.
-        outliers: the outliers that the scheme keeps apart, as `find_beyond` reports them at its
-            threshold: elements of at least that magnitude, and the columns that they lie in, which
-            are kept in 16 bits. Set by `measure`; None for a scheme that keeps no outliers apart.
-            `find_outliers` finds those of a tensor without a scheme, by standard deviations.
+        outliers: those that the scheme keeps apart: elements of at least the magnitude of its
+            threshold, and the columns that they lie in, which are kept in 16 bits. Set by
+            `measure`; None for a scheme that keeps none apart.
     """
 
     scheme: Scheme
@@ -180,3 +182,110 @@ class RangeError:
     sqnr_db: float | None
     relative_mse: float | None
     clipped: float
+
+
+@dataclass(frozen=True)
+class BitPart:
+    """`count` numbers of `bits` bits each, stored one after another and padded to a whole byte."""
+
+    name: str
+    count: int
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.count * self.bits // 8)
+
+
+@dataclass(frozen=True)
+class BitBudget:
+    """What is stored of a tensor of `shape` under `scheme`. The first part is the codes; parts that
+    the scheme does not have are left out."""
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    parts: tuple[BitPart, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def bits_per_parameter(self) -> Fraction:
+        """Stored bits per element, exact; for an empty tensor the bits of a code."""
+        count = math.prod(self.shape)
+        return Fraction(8 * self.bytes, count) if count else Fraction(self.scheme.bits)
+
+    @property
+    def overhead(self) -> Fraction:
+        """Stored bits per element besides its code."""
+        return self.bits_per_parameter - self.scheme.bits
+
+    def share(self, part: BitPart) -> Fraction:
+        """Bits of one part per element, exact; 0 for an empty tensor."""
+        count = math.prod(self.shape)
+        return Fraction(8 * part.bytes, count) if count else Fraction(0)
+
+
+@dataclass(frozen=True)
+class EqualBits:
+    """A scheme with the group size that comes nearest to the wanted bits per parameter.
+
+    Attributes:
+        original: the scheme before the group size was changed.
+        scheme: the scheme to compare; `original` itself if it has no group size.
+        bits: its exact bits per parameter.
+        difference: `bits` less the wanted bits.
+        equal: whether they are equal within the tolerance.
+        note: why they are not equal, a clause without a full stop; empty if they are.
+    """
+
+    original: Scheme
+    scheme: Scheme
+    bits: Fraction
+    difference: Fraction
+    equal: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class NF4Level:
+    """One level of NF4 at each step of its construction. `code` is its place in ascending order.
+
+    Attributes:
+        probability: P(X < quantile) of a standard normal X; None for zero, which is added.
+        quantile: the quantile for that probability, in float64.
+        derived: the quantile divided by the largest one, in float64.
+        published: the float32 constant in libraries.
+        ulps: how many float32 numbers the rounded `derived` is above `published`.
+    """
+
+    code: int
+    probability: float | None
+    quantile: float
+    derived: float
+    published: float
+    ulps: int
+
+
+@dataclass(frozen=True)
+class NF4Step:
+    """One step of the construction. `column` is the field of NF4Level that it computes."""
+
+    title: str
+    sentence: str
+    column: str
+
+
+@dataclass(frozen=True)
+class NF4Construction:
+    """The levels in ascending order, and the steps in the order in which they are done."""
+
+    offset: float
+    levels: tuple[NF4Level, ...]
+    steps: tuple[NF4Step, ...]
+
+    @property
+    def exact(self) -> int:
+        """How many of the published constants float64 arithmetic reproduces exactly."""
+        return sum(level.ulps == 0 for level in self.levels)

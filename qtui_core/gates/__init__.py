@@ -1,1 +1,0 @@
-"""Limits on the figures of a report: the gates of scripts and CI."""
