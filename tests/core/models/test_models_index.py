@@ -1,7 +1,5 @@
 """Shard indexes, which are not trusted: they may name any file."""
 
-from __future__ import annotations
-
 import pytest
 from local_models import A, B, refused, save, write_index
 

@@ -1,7 +1,5 @@
 """Local paths that a person may give, and the errors if they cannot be opened."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
