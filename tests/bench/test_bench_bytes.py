@@ -2,8 +2,6 @@
 connection carries. They hardly depend on the machine: a slow one shows more of what is done so far.
 """
 
-from __future__ import annotations
-
 import pytest
 from terminals import program
 

@@ -5,8 +5,6 @@ pytest -m bench tests/bench -s
 bitsandbytes and torchao use as many threads as there are cores, qtui two at most.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from lazy_imports import LazyImport

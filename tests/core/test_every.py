@@ -1,7 +1,5 @@
 """`every` and `over`: no failure of a case is lost."""
 
-from __future__ import annotations
-
 from inspect import signature
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/faults.md names a test for each fault."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The lab's claims about low precision: each is tested small and fast, and slowly on the demo."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Recipes of low precision: what they convert and store, how they learn, and the sentences about
 them."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

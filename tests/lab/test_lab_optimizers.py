@@ -1,8 +1,6 @@
 """Optimizer states: their bytes, compared with formulas and libraries, and the sentences about
 them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

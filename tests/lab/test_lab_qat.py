@@ -1,7 +1,5 @@
 """Training with quantized weights: the quantizer, and what the control shows."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

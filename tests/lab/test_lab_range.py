@@ -1,8 +1,6 @@
 """The precision range test: its products, its schedule, both figures, and the sentences about
 them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """How experiments are run: what diverges, what goes on, and which kernels this machine has."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

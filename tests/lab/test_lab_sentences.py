@@ -1,7 +1,5 @@
 """What is concluded under settings and ends that are not the usual ones: true, and no claim."""
 
-from __future__ import annotations
-
 import pytest
 from lab_runs import fits, made_run, trained
 from lazy_imports import LazyImport

@@ -1,7 +1,5 @@
 """Tables of estimate and measurement, and the data of a summary, from hand-made runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

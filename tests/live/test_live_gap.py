@@ -1,8 +1,6 @@
 """The parts of each level add up to measured minus estimated, whatever is unknown; and each part is
 named after what was changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """What a recording keeps of an estimate, compared with a recount of its events and with its own
 sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Recordings written and read: complete, cut off at any byte, and with invalid lines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import sys
 from contextlib import aclosing
@@ -164,27 +163,6 @@ async def test_lines_that_say_nothing_go_to_the_log(client):
     told = await hear(client, "nonsense")
     assert [type(each) for each in told[2:]] == [LogMessage, End]
     assert "no line of JSON" in told[2].text
-
-
-async def test_the_end_of_stdin_is_the_end_of_a_run(client):
-    """If this process dies, its run ends, too."""
-    code = (
-        "import asyncio, os, sys\n"
-        "from qtui.engine.run.client import run_client\n"
-        "from qtui_core.live.snapshot import StepTaken\n"
-        "async def main():\n"
-        f"    client = run_client({SCRIPT!r})\n"
-        f"    async for told in client.run({asked('until_stopped')!r}):\n"
-        "        if isinstance(told, StepTaken):\n"
-        "            print(client.child.pid, flush=True)\n"
-        "            os.kill(os.getpid(), 9)\n"
-        "asyncio.run(main())\n"
-    )
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
-    )
-    assert await gone(int(await parent.stdout.readline()))
-    await parent.wait()
 
 
 def test_the_last_words_of_what_was_ended_from_outside_are_not_its_reason():

@@ -1,7 +1,5 @@
 """The state of a run as it reports, its series, and where moments lie on the predicted curve."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import accumulate

@@ -71,8 +71,8 @@ def agreements() -> dict[str, Agreement]:
 def test_a_prompt_and_a_token_allocate_what_those_of_the_classes_do(agreements, model):
     found = agreements[CASES[model].name]
     assert not found.failed
-    assert len(found.beside) == 1, (found.tape, found.real)
-    assert found.beside == {0}
+    assert found.standing[0] == found.standing[1]
+    assert found.worst_phase == 0.0, (found.tape, found.real)
     assert found.difference is None, found.difference
 
 

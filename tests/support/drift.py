@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from queue import Empty, Queue
-from threading import Thread
+from queue import Queue
 from typing import Any
 
 from tracing import tracing_process
@@ -57,14 +56,6 @@ class Agreement:
         assert ours.keys() == real.keys()
         return max((_percent(ours[phase], real[phase]) for phase in real), key=abs)
 
-    @property
-    def beside(self) -> set[int]:
-        """How many bytes more the classes hold, before the first step and at the peak of each
-        phase: what only they have, if these are one number."""
-        ours, real = self._steps(self.tape), self._steps(self.real)
-        standing = self.standing[1] - self.standing[0]
-        return {standing, *(real[phase] - ours[phase] for phase in real)}
-
     def _steps(self, peaks: Mapping[str, int] | None) -> dict[str, int]:
         assert peaks is not None, self.failed
         return {phase: level for phase, level in peaks.items() if phase not in _STANDING}
@@ -80,30 +71,19 @@ def compare(
     """Yields each case with its result as soon as it is known. By default in two processes, in a
     worker of pytest-xdist in one. Raises RuntimeError if a process ends early."""
     processes = processes or (1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-    waiting: Queue[Case] = Queue()
-    count = 0
-    for case in cases:
-        waiting.put(case)
-        count += 1
-    done: Queue[tuple[Case, Agreement] | RuntimeError] = Queue()
+    idle: Queue[int] = Queue()
     for number in range(processes):
-        Thread(target=_in_one_process, args=(number, waiting, done), daemon=True).start()
-    for _ in range(count):
-        found = done.get()
-        if isinstance(found, RuntimeError):
-            raise found
-        yield found
+        idle.put(number)
 
+    def compared(case: Case) -> tuple[Case, Agreement]:
+        number = idle.get()
+        found = tracing_process(case.device, number).ask("compared", asdict(case))
+        idle.put(number)
+        return case, Agreement(**found)
 
-def _in_one_process(
-    number: int, waiting: Queue[Case], done: Queue[tuple[Case, Agreement] | RuntimeError]
-) -> None:
-    with suppress(Empty):
-        while True:
-            case = waiting.get_nowait()
-            try:
-                found = tracing_process(case.device, number).ask("compared", asdict(case))
-            except RuntimeError as error:
-                done.put(error)
-                return
-            done.put((case, Agreement(**found)))
+    pool = ThreadPoolExecutor(processes)
+    try:
+        for done in as_completed([pool.submit(compared, case) for case in cases]):
+            yield done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)

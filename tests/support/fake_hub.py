@@ -30,7 +30,6 @@ class Request:
     path: str
     range: str | None
     authorization: str | None
-    connection: int  # the client's port
     status: int = 0
     served: int = 0
 
@@ -87,7 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
             unquote(self.path),
             self.headers.get("Range"),
             self.headers.get("Authorization"),
-            self.client_address[1],
         )
         self.hub.requests.append(self.entry)
         for part, answer in self.hub.instead.items():

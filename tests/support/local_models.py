@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
 
 
 def save(path: Path, **tensors: np.ndarray) -> None:
@@ -23,6 +27,15 @@ def write_index(
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.ones(4, np.float16)
+
+
+def refused(model: object, match: str) -> str:
+    """The sentence with which a model is not opened."""
+    with pytest.raises(ModelError, match=match) as caught:
+        open_model(model)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
 
 
 def write_small(folder: Path) -> Path:

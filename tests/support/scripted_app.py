@@ -1,8 +1,6 @@
 """Runs the app with scripted_run.py in place of the training process, and draws pictures as often
 as possible."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

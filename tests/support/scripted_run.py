@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from live_runs import ON_CPU, run
 
@@ -21,6 +22,12 @@ from qtui_core.live.state import to_line
 
 def tell(event) -> None:
     print(to_line(event), flush=True)
+
+
+def end(*events, code: int = 0) -> NoReturn:
+    for event in events:
+        tell(event)
+    sys.exit(code)
 
 
 def controls(seconds: float) -> list[str]:
@@ -47,8 +54,7 @@ def until_stopped(asked) -> None:
     while True:
         for control in controls(0.02):
             if control == "stop":
-                tell(End(1.0, "stopped"))
-                sys.exit(0)
+                end(End(1.0, "stopped"))
             if control in ("pause", "resume"):
                 paused = control == "pause"
                 tell(State(1.0, "paused" if paused else "running"))
@@ -91,15 +97,17 @@ def nonsense(asked) -> None:
     tell(End(1.0, "done"))
 
 
+def first_step() -> list:
+    """The events of a run up to its first step."""
+    return [event for event in run(1, gpu=False) if not isinstance(event, End)]
+
+
 def ended_by_somebody(asked) -> None:
     """Ends as the training process does after a signal."""
-    for event in run(1, gpu=False):
-        if not isinstance(event, End):
-            tell(replace(event, steps=400) if event == ON_CPU else event)
-    tell(PhaseBegun(9.0, 2, "forward"))
-    tell(Fault(9.1, 2, "forward", "killed", "SIGTERM ended the run in step 2, forward."))
-    tell(End(9.2, "failed"))
-    sys.exit(130)
+    header, *others = first_step()
+    told = (replace(header, steps=400), *others, PhaseBegun(9.0, 2, "forward"))
+    text = "SIGTERM ended the run in step 2, forward."
+    end(*told, Fault(9.1, 2, "forward", "killed", text), End(9.2, "failed"), code=130)
 
 
 def stopped_by_itself(asked) -> None:
@@ -109,46 +117,34 @@ def stopped_by_itself(asked) -> None:
 
 def no_model(asked) -> None:
     print("qtui: There is no such model.", file=sys.stderr)
-    tell(Fault(0.0, 0, "", "model", "There is no such model."))
-    tell(End(0.0, "failed"))
-    sys.exit(3)
+    fault = Fault(0.0, 0, "", "model", "There is no such model.")
+    end(fault, End(0.0, "failed"), code=3)
 
 
 def out_of_memory(asked) -> None:
-    for event in run(1, gpu=False):
-        if not isinstance(event, End):
-            tell(event)
-    tell(PhaseBegun(9.0, 2, "loss"))
-    tell(
-        Fault(
-            9.1, 2, "loss", "out of memory",
-            "Memory ran out in the loss phase of step 2.",
-            asked_bytes=1 << 30,
-            largest=(("weights", 40 << 20), ("activations", 30 << 20)),
-            advice=(("--batch 1", 10 << 20),),
-        )
+    fault = Fault(
+        9.1, 2, "loss", "out of memory",
+        "Memory ran out in the loss phase of step 2.",
+        asked_bytes=1 << 30,
+        largest=(("weights", 40 << 20), ("activations", 30 << 20)),
+        advice=(("--batch 1", 10 << 20),),
     )  # fmt: skip
-    tell(End(9.2, "failed"))
-    sys.exit(1)
+    end(*first_step(), PhaseBegun(9.0, 2, "loss"), fault, End(9.2, "failed"), code=1)
 
 
 def does_not_fit(asked) -> None:
     first, *others = run(1, gpu=False)
     warning = "This run will not fit. The largest batch that fits is 3: --batch 3."
-    tell(replace(first, predicted=replace(first.predicted, warning=warning)))
-    tell(LogMessage(0.0, warning))
-    for event in others:
-        tell(event)
+    predicted = replace(first.predicted, warning=warning)
+    end(replace(first, predicted=predicted), LogMessage(0.0, warning), *others)
 
 
 def takes_from_others(asked) -> None:
     """Begins only if it may take memory that other processes need."""
     if asked["taking"]:
         whole(asked)
-        return
-    tell(Fault(0.0, 0, "", "not begun", "This run may not fit."))
-    tell(End(0.0, "failed"))
-    sys.exit(1)
+    else:
+        end(Fault(0.0, 0, "", "not begun", "This run may not fit."), End(0.0, "failed"), code=1)
 
 
 def not_a_number(asked) -> None:

@@ -1,7 +1,5 @@
 """Runs `qtui` with scripted_run.py in place of the training process."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -18,8 +18,6 @@ from qtui_core.live.snapshot import (
     Fault,
     LogMessage,
     PhaseBegun,
-    RecordingHeader,
-    Sample,
     State,
     StepTaken,
 )
@@ -28,31 +26,6 @@ from qtui_core.live.state import from_line
 pytestmark = pytest.mark.slow
 
 SMALL = {"method": "lora", "batch": 1, "sequence": 32}
-
-
-def test_a_request_that_is_piped_in_runs_to_its_end():
-    asked = {"model": "demo", "plan": {"method": "qlora", "batch": 2, "sequence": 64}, "steps": 3}
-    ran = piped(json.dumps(asked) + "\n")
-    assert ran.code == 0, ran.log
-    header = ran.events[0]
-    assert isinstance(header, RecordingHeader)
-    assert (header.model, header.device.kind, header.steps) == ("demo", "cpu", 3)
-    assert header.parameters == 4_558_080
-    assert header.plan["quant"] == "nf4-dq"
-    assert header.versions["torch"]
-    # The prediction is reported first, and the measurements are close to it.
-    expected = {phase.name: phase.allocated_bytes for phase in header.predicted.phases}
-    for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
-        measured = ran.ended(phase, 2).peak_allocated_bytes
-        assert abs(expected[phase] - measured) <= 0.06 * measured, phase
-    assert ran.events[-1] == End(ran.events[-1].seconds, "done")
-    samples = ran.of(Sample)
-    assert all(sample.rss_bytes > 100 << 20 for sample in samples)
-    assert any(sample.allocated_bytes for sample in samples)
-    # Times increase, except for a sample that was read while another line was being written.
-    seconds = [event.seconds for event in ran.events[1:] if not isinstance(event, Sample)]
-    assert seconds == sorted(seconds)
-    assert "bitsandbytes" not in json.dumps(header.plan)
 
 
 def test_a_child_gives_signs_of_life_before_it_tells_anything():
@@ -85,28 +58,18 @@ def test_what_cannot_be_run_is_said_in_a_sentence(asked, code, word):
     assert ran.events[-1].reason == "failed"
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "end of stdin"])
-def test_it_stops_in_the_middle_of_a_step(tmp_path, how):
-    # Steps take seconds, and the child does not wait for the end of one.
+def test_it_stops_in_the_middle_of_a_step():
+    """Steps take seconds, and the child does not wait for the end of one."""
     plan = {"method": "full", "batch": 16, "sequence": 1024}
     process = started({"model": "demo", "plan": plan, "steps": None})
     told = hear_until(process, PhaseBegun, 4)  # import, load, prepare, forward
     time.sleep(0.3)
-    if how.startswith("SIG"):
-        process.send_signal(getattr(signal, how))
-    else:
-        process.stdin.close()
+    process.send_signal(signal.SIGINT)
     ran = finished(process, told)
     assert not any(isinstance(each, StepTaken) for each in ran.events)
-    assert ran.code == (130 if how.startswith("SIG") else 0)
-    assert isinstance(ran.events[-1], End)
-    if how.startswith("SIG"):  # nobody who watches the run sends one
-        assert ran.events[-1].reason == "failed"
-        assert (ran.fault.kind, ran.fault.step) == ("killed", 1)
-        assert ran.fault.text.startswith(f"{how} ended the run in step 1, forward: ")
-    else:
-        assert ran.events[-1].reason == "stopped"
-        assert not ran.of(Fault)
+    assert (ran.code, ran.events[-1].reason) == (130, "failed")  # nobody who watches sends one
+    assert (ran.fault.kind, ran.fault.step) == ("killed", 1)
+    assert ran.fault.text.startswith("SIGINT ended the run in step 1, forward: ")
 
 
 def test_controls_hold_it_and_let_it_go_on(tmp_path):

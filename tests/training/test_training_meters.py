@@ -255,17 +255,6 @@ def test_a_run_is_read_by_it_phase_for_phase(tmp_path, monkeypatch, counters):
     for number in resets:
         assert counters.calls[number - 1] == "synchronize"
 
-    def out(*_: Any, **__: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-
-    # What runs out is told with what the driver says then, before NVML is let go of.
-    monkeypatch.setattr("torch.optim.AdamW.step", out)
-    meter = CudaMeter(DeviceReader(0, nvml=nvml))
-    ran = conducted(configured(tmp_path), {"method": "full", "batch": 1, "sequence": 16}, 2)
-    assert (ran.code, ran.fault.kind, ran.fault.phase) == (1, "out of memory", "optimizer")
-    assert ran.of(PhaseEnded)[-1].process_bytes == 2 * GIB
-    assert ran.fault.asked_bytes == 2 << 20
-
 
 @pytest.mark.slow
 def test_a_device_that_is_lost_is_a_fault_all_the_same(tmp_path, monkeypatch, counters):

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from live_runs import PREDICTED
 
-from qtui.engine.run.prepared_run import prepare_run, takes_from_others, warning_on_host
+from qtui.engine.run.prepared_run import (
+    PreparedRun,
+    prepare_run,
+    takes_from_others,
+    warning_on_host,
+)
 from qtui_core.errors import UsageError
 from qtui_core.live.snapshot import RunDevice
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -31,31 +36,35 @@ def gpt2(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_usual_sequence_gives_way_to_learned_positions(gpt2):
+def prepared(model: str, plan: RunPlan, **more: object) -> PreparedRun:
+    opened = prepare_run(RunRequest(model, plan, 1, device="cpu", **more))
+    opened.source.close()
+    return opened
+
+
+def test_a_usual_sequence_gives_way_to_learned_positions_and_is_short_for_the_demo(gpt2):
     """As in `qtui memory`: the user did not ask for 2,048 tokens."""
-    request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu", usual=True)
-    opened = prepare_run(request)
-    opened.source.close()
-    assert opened.header.plan["sequence"] == opened.order.plan.sequence == 64
-    short = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu", usual=True)
-    opened = prepare_run(short)
-    opened.source.close()
-    assert opened.order.plan.sequence == 16
-
-
-def test_a_sequence_that_was_asked_for_does_not(gpt2):
-    request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu")
+    for model, sequence, usual, tokens in (
+        (gpt2, None, True, 64),
+        (gpt2, 16, True, 16),
+        ("demo", None, True, DEMO_TOKENS),
+        ("demo", None, False, 2048),
+        ("demo", 64, True, 64),
+    ):
+        chosen = {} if sequence is None else {"sequence": sequence}
+        opened = prepared(model, RunPlan(method="lora", **chosen), usual=usual)
+        assert opened.order.plan.sequence == opened.header.plan["sequence"] == tokens
+        assert (DEMO_NOTE in opened.notes) == (tokens == DEMO_TOKENS)
     with pytest.raises(UsageError, match="learned 64 positions"):
-        prepare_run(request)
+        prepared(gpt2, RunPlan(method="lora"))
 
 
 def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path):
     path = tmp_path / "config.json"
     for name in ("GPT2ForSequenceClassification", "GPT2Model", "GPT2ForReward"):
         path.write_text(json.dumps(GPT2 | {"architectures": [name]}))
-        request = RunRequest(str(path), RunPlan(method="full", sequence=16), 1, device="cpu")
         with pytest.raises(UsageError, match=f"names {name}, .*name a language model"):
-            prepare_run(request)
+            prepared(str(path), RunPlan(method="full", sequence=16))
 
 
 @pytest.mark.parametrize(
@@ -76,18 +85,17 @@ def test_a_machine_without_room_is_warned_of(gpt2, monkeypatch, free, limit, war
     small = replace(machine, memory_available=1000, memory_limit=None)
     for found, told in ((machine, False), (small, True)):
         monkeypatch.setattr("qtui.engine.run.prepared_run.read_machine", lambda found=found: found)
-        request = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu")
-        opened = prepare_run(request)
-        opened.source.close()
+        plan = RunPlan(method="lora", sequence=16)
+        opened = prepared(gpt2, plan)
         assert bool(opened.header.predicted.warning) == told
         assert (opened.header.predicted.warning in opened.notes) == told
         # Other processes need the memory that is not free: it is taken only if that is wanted.
         if told:
             with pytest.raises(NotBegun, match=r"other processes need that memory\.") as refused:
-                prepare_run(replace(request, taking=False))
+                prepared(gpt2, plan, taking=False)
             assert refused.value.exit_code == 1
         else:
-            prepare_run(replace(request, taking=False)).source.close()
+            prepared(gpt2, plan, taking=False)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +113,3 @@ def test_a_run_takes_memory_from_others_only_if_there_are_others(used, shared, w
     placement = Placement(device, "cuda:0", used_bytes=used << 30, shared=shared)
     predicted = replace(PREDICTED, process_bytes=20 << 30, warning=warning)
     assert takes_from_others(predicted, placement) is takes
-
-
-def test_the_demo_on_a_cpu_takes_short_sequences_unless_a_length_is_chosen():
-    for plan, usual, tokens in (
-        (RunPlan(method="lora"), True, DEMO_TOKENS),
-        (RunPlan(method="lora"), False, 2048),
-        (RunPlan(method="lora", sequence=64), True, 64),
-    ):
-        opened = prepare_run(RunRequest("demo", plan, 1, device="cpu", usual=usual))
-        opened.source.close()
-        assert opened.order.plan.sequence == opened.header.plan["sequence"] == tokens
-        assert (DEMO_NOTE in opened.notes) == (tokens == DEMO_TOKENS)

@@ -2,8 +2,6 @@
 same bytes, in each phase and by component, though one counts storages that operations return and
 the other has never seen a tensor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo model has the properties that its card states."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

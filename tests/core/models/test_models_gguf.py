@@ -1,7 +1,5 @@
 """GGUF files from gguf's own writer, and files that contradict themselves."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

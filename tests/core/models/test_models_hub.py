@@ -1,7 +1,5 @@
 """Models on a hub, with a local server that counts the bytes it sends."""
 
-from __future__ import annotations
-
 import socket
 
 import numpy as np

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_models import BIG, SMALL, says
+from hub_models import says
 from huggingface_hub import constants
 
 from qtui_core.models.hub import _reason, check_token
@@ -42,13 +42,6 @@ def run(tmp_path: Path):
         return done.returncode, done.stdout, done.stderr
 
     return run_program
-
-
-def test_configured_by_environment(hub, run):
-    hub.token = "hf_abc"
-    expected = f"{BIG.size + SMALL.size} {SMALL.tobytes().hex()}\n"
-    done = run("org/two", HF_ENDPOINT=hub.url, HF_TOKEN="hf_abc")
-    assert done == (0, expected, "")  # and no progress bar, no log line
 
 
 def test_no_network(run):

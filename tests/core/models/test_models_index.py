@@ -1,9 +1,7 @@
 """Shard indexes, which are not trusted: they may name any file."""
 
-from __future__ import annotations
-
 import pytest
-from local_models import A, B, save, write_index
+from local_models import A, B, refused, save, write_index
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
@@ -51,14 +49,11 @@ def test_an_index_and_its_shards_must_agree(sharded):
     first, second = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
     for weight_map in ({"a": first, "b": first}, {"a": first, "b": second, "c": second}):
         write_index(sharded, weight_map)
-        with pytest.raises(ModelError, match="but it is not"):
-            open_model(sharded)
+        refused(sharded, "but it is not")
     write_index(sharded, {"a": first})  # shard 2 is not part of this model
     assert list(open_model(sharded).tensors) == ["a"]
     save(sharded / second, a=A, b=B)
     write_index(sharded, {"a": first, "b": second})
-    with pytest.raises(ModelError, match="in two files"):
-        open_model(sharded)
+    refused(sharded, "in two files")
     (sharded / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x", "a": "y"}}')
-    with pytest.raises(ModelError, match="'a' twice"):
-        open_model(sharded)
+    refused(sharded, "'a' twice")

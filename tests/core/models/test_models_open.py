@@ -1,7 +1,5 @@
 """Local paths that a person may give, and the errors if they cannot be opened."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -10,16 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from lazy_imports import LazyImport
-from local_models import A, B, save
+from local_models import A, B, refused, save
 from safetensors.numpy import save_file
 
 from qtui_core.errors import ModelError
 from qtui_core.job import Job
 from qtui_core.models import open_model
 from qtui_core.models.files.layout import natural_key
-
-load_file = LazyImport("safetensors.torch", "load_file")
 
 
 def test_a_folder_of_shards(sharded):
@@ -75,19 +70,16 @@ def test_files_that_nothing_puts_together_are_not_the_model(tmp_path, present):
     for number, name in enumerate(present):
         save(tmp_path / f"{name}.safetensors", **{f"t{number}": A})
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"no index .* Download what is missing, or open one"):
-        open_model(tmp_path)
+    refused(tmp_path, r"no index .* Download what is missing, or open one")
     # The path of a shard requests only that shard.
     assert list(open_model(tmp_path / f"{present[-1]}.safetensors").tensors) == [f"t{number}"]
 
 
-@pytest.mark.parametrize(
-    "names", [["m-00001-of-00001"], ["m-0-of-2", "m-1-of-2"], ["m-1-of-2", "m-2-of-2"]]
-)
-def test_shards_that_are_all_there(tmp_path, names):
-    for name in names:
-        save(tmp_path / f"{name}.safetensors", **{name: A})
-    assert len(open_model(tmp_path).tensors) == len(names)
+def test_shards_that_are_all_there(tmp_path):
+    for names in (["m-00001-of-00001"], ["m-0-of-2", "m-1-of-2"], ["m-1-of-2", "m-2-of-2"]):
+        for name in names:
+            save(tmp_path / names[-1] / f"{name}.safetensors", **{name: A})
+        assert len(open_model(tmp_path / names[-1]).tensors) == len(names)
 
 
 def test_one_file_takes_the_config_beside_it(tmp_path):
@@ -115,8 +107,7 @@ def test_a_bare_config(tmp_path):
 def test_a_file_that_is_not_a_config(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     for path in (tmp_path, tmp_path / "config.json"):
-        with pytest.raises(ModelError, match="The configuration"):
-            open_model(path)
+        refused(path, "The configuration")
 
 
 def test_names_are_in_natural_order(tmp_path):
@@ -133,39 +124,25 @@ def test_names_are_in_natural_order(tmp_path):
     ]  # fmt: skip
 
 
-def test_gguf_in_a_folder_is_named(tmp_path):
+def test_a_folder_without_weights_says_what_it_holds(tmp_path):
+    refused(tmp_path, "it is empty")
+    (tmp_path / "notes\x1b[31m.txt").write_text("x")
+    refused(tmp_path, "it holds 'notes")
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for path in (tmp_path, tmp_path / "model.gguf"):  # the second is cut off
-        with pytest.raises(ModelError, match="GGUF"):
-            open_model(path)
-
-
-def test_a_folder_with_nothing_in_it(tmp_path):
-    with pytest.raises(ModelError, match="it is empty"):
-        open_model(tmp_path)
-    (tmp_path / "notes\x1b[31m.txt").write_text("x")
-    with pytest.raises(ModelError, match="it holds 'notes") as caught:
-        open_model(tmp_path)
-    assert str(caught.value).isprintable()
+        refused(path, "GGUF")
 
 
 def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
     save(tmp_path / "llama-small" / "model.safetensors", a=A)
-    with pytest.raises(ModelError, match=r"there is '.*llama-small'"):
-        open_model(tmp_path / "llama-smal")
-    with pytest.raises(ModelError, match="There is no file or folder '/nowhere/x'"):
-        open_model("/nowhere/x")
+    refused(tmp_path / "llama-smal", r"there is '.*llama-small'")
+    refused("/nowhere/x", "There is no file or folder '/nowhere/x'")
     for odd in ("\0", "", "  ", "a" * 5000, "/" + "a" * 300, "\udcff", "x@", "@x", "a/b/c/d"):
-        with pytest.raises(ModelError) as caught:
-            open_model(odd)
-        assert str(caught.value).isprintable()
-    with pytest.raises(ModelError, match="hub id"):
-        open_model("a/b/c")
-    with pytest.raises(ModelError, match="address"):
-        open_model("https://example.com/org/name")
+        refused(odd, "")
+    refused("a/b/c", "hub id")
+    refused("https://example.com/org/name", "address")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=r"there is 'llama-small'"):
-        open_model("./llama-smal")
+    refused("./llama-smal", r"there is 'llama-small'")
 
 
 def test_a_local_path_is_preferred_to_a_hub_id(tmp_path, monkeypatch):
@@ -179,26 +156,19 @@ def test_a_local_path_is_preferred_to_a_hub_id(tmp_path, monkeypatch):
 
 def test_paths_that_are_not_regular_files(tmp_path):
     (tmp_path / "x.safetensors").mkdir()
-    with pytest.raises(ModelError, match="neither"):
-        open_model(tmp_path / "x.safetensors")
+    refused(tmp_path / "x.safetensors", "neither")
     folder = tmp_path / "y"
     (folder / "model.safetensors").mkdir(parents=True)
-    with pytest.raises(ModelError, match="is a folder; a file was expected"):
-        open_model(folder)
+    refused(folder, "is a folder; a file was expected")
     os.mkfifo(tmp_path / "pipe.safetensors")
-    with pytest.raises(ModelError, match="not a regular file"):
-        open_model(tmp_path / "pipe.safetensors")
-    os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ModelError, match="not a regular file"):
-        open_model(tmp_path / "config.json")
-
-
-def test_an_absurdly_long_config_is_not_read(tmp_path):
+    refused(tmp_path / "pipe.safetensors", "not a regular file")
     path = tmp_path / "config.json"
+    os.mkfifo(path)
+    refused(path, "not a regular file")
+    path.unlink()
     path.touch()
     os.truncate(path, 5 << 30)
-    with pytest.raises(ModelError, match="no configuration is that long"):
-        open_model(path)
+    refused(path, "no configuration is that long")
     path.unlink()
 
 

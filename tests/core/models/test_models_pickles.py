@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lazy_imports import LazyImport
+from local_models import refused
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
@@ -30,17 +31,14 @@ def advised(text: str | Path) -> list[str]:
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".PT"])
 def test_pickles_are_refused_with_the_reason(tmp_path, suffix):
     path = tmp_path / f"model{suffix}"
-    with pytest.raises(ModelError, match="no file or folder"):
-        open_model(path)
+    refused(path, "no file or folder")
     path.write_bytes(PICKLE)
-    with pytest.raises(ModelError, match="runs code"):
-        open_model(path)
+    refused(path, "runs code")
 
 
 def test_a_folder_of_pickles(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(PICKLE)
-    with pytest.raises(ModelError, match="pickles"):
-        open_model(tmp_path)
+    refused(tmp_path, "pickles")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')  # enough to estimate memory
     with pytest.raises(ModelError, match="runs code from the file"):
         open_model(tmp_path).require_weights()

@@ -1,7 +1,5 @@
 """The facts of a machine, read from made-up files and from those of this machine."""
 
-from __future__ import annotations
-
 import os
 import resource
 
