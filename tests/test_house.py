@@ -22,7 +22,7 @@ CEILINGS = {
     "qtui/engine": 6210,
     "qtui/report": 6426,
     "qtui/screen": 7659,
-    "qtui/tui": 20903,
+    "qtui/tui": 20743,
     "qtui_core/conformance": 1720,
     "qtui_core/formats, schemes": 2696,
     "qtui_core/inspection, evaluation": 6194,

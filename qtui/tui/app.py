@@ -40,9 +40,7 @@ from qtui.tui.keymap import APP_BINDINGS, checked_keymap, key_name
 from qtui.tui.leaving import MISSING, LeaveScreen, leave
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, ShellScreen, working_keys
-from qtui.tui.session.last import LastSession
-from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
-from qtui.tui.state import kept_model
+from qtui.tui.state import LastSession
 from qtui.tui.terminal import Failure, no_color, terminal_console
 from qtui.tui.theme import AUTO, ThemeChoice, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
@@ -59,6 +57,8 @@ LOOK_AHEAD_SECONDS = 0.04
 #: The panel to which values are sent.
 FORMATS = "formats"
 NOT_OPENED = "could not be opened"
+#: Between two looks which panel is shown, which is kept.
+LOOK_SECONDS = 5.0
 
 
 class QtuiApp(App[None], inherit_bindings=False):
@@ -104,6 +104,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.recording = Path(recording) if recording is not None else None
         """The recording that the Train panel will open; None if there is none."""
         self.history: History[Choice] = History()
+        self.chosen: Choice | None = None
+        """The plan and the GPU that the panels share; None until one is chosen."""
+        self.plan_of = model
+        """The model that the plan was made for."""
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0  # the signal that ended the app; 0 without one
@@ -141,20 +145,14 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     # From session to session
 
-    @cached_property
-    def chosen(self) -> Choice | None:
-        """The plan and the GPU that the panels share; None until one is chosen."""
-        return chosen_before(self.session.state)
-
-    @cached_property
-    def plan_of(self) -> str:
-        """The model that the plan was made for, in this session or the last one."""
-        last = self.session.last
-        return self.model if kept_model(self.model) == last else last
-
     def exit(self, *result: Any, **options: Any) -> None:
-        keep_place(self.session, self)
+        self._keep_place()
         super().exit(*result, **options)
+
+    def _keep_place(self) -> None:
+        """Keeps which panel is shown, if it changed."""
+        if self.drawn and self.panel is not None:
+            self.session.keep(self.panel.PANEL_ID)
 
     # Screens and panels
 
@@ -186,7 +184,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[Any]:
         panel = self._new_panel(self._start_panel)
-        return ShellScreen(panel, self.model, self.session.state, self.size)
+        return ShellScreen(panel, self.model, self.size)
 
     def _new_panel(self, panel_id: str) -> Panel:
         return panel_entry(panel_id).load()(id=widget_id(panel_id))
@@ -235,7 +233,9 @@ class QtuiApp(App[None], inherit_bindings=False):
                 # It loses a signal while 278 calls of threads wait, as when much is typed.
                 signal.signal(signum, lambda *to: loop.call_soon_threadsafe(self.end_by, to[0]))
         self.theme_changed_signal.subscribe(self, self._restyle)
-        go_on(self.session, self)
+        if self.session.remark:
+            self.tell(self.session.remark)
+        self.set_interval(LOOK_SECONDS, self._keep_place)
 
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel; makes it the first time."""
@@ -247,7 +247,6 @@ class QtuiApp(App[None], inherit_bindings=False):
             panel = self._new_panel(panel_id)
             await switcher.add_content(panel)
             panel.open_model(self.model)
-            show_last_view(panel, self.session.state)
         switcher.current = widget_id(panel_id)
         shell.set_focus(None)
         if self.panel is not None:
@@ -295,7 +294,6 @@ class QtuiApp(App[None], inherit_bindings=False):
     def _is_open(self, headline: str) -> None:
         self.model_opened, self.model_failure = True, ""
         self.session.opened(self.model)
-        greet(self.session, self, headline)
         header = self.shell.query_one(HeaderLine)
         header.model, header.note = headline, ""
 

@@ -26,8 +26,6 @@ from qtui.tui.config import config_file
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import SCREEN_BINDINGS
-from qtui.tui.session.place import show_last_view
-from qtui.tui.state import AppState
 from qtui_core.dataclass import dataclass
 
 SMALLEST = (60, 16)
@@ -73,9 +71,8 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     ]
     AUTO_FOCUS = ""
 
-    def __init__(self, first_panel: Panel, model: str, state: AppState, size: Size) -> None:
+    def __init__(self, first_panel: Panel, model: str, size: Size) -> None:
         super().__init__()
-        self._state = state
         # The classes that the first Resize would set: otherwise Textual styles everything twice.
         for least in (
             max(each for each in self.HORIZONTAL_BREAKPOINTS if each[0] <= size.width),
@@ -113,7 +110,6 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self.query_one(TabBar).active = self._first_panel.PANEL_ID
         self._first_panel.open_model(self._model)
         self._first_panel.activate()
-        show_last_view(self._first_panel, self._state)
         self.watch(self.query_one(ContentSwitcher), "current", self.on_about_changed, init=False)
         self.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._keep_focus())
 

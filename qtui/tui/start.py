@@ -16,7 +16,7 @@ from typing import Final
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
 from qtui.tui.first import screen as first_screen
-from qtui.tui.session.last import LastSession
+from qtui.tui.state import LastSession
 from qtui.tui.terminal import start_log
 from qtui_core.errors import ModelError
 from qtui_core.threads import limit_threads

@@ -1,4 +1,4 @@
-"""What the app keeps from one session to the next: where the user was, and which models were open.
+"""What the app keeps from one session to the next: the panel, the theme, the models that were open.
 
 One small JSON file, `state.json` in the user's state folder (on Linux `$XDG_STATE_HOME/qtui`, else
 `~/.local/state/qtui`). It is read before the first lines of the app, so only what that needs is
@@ -14,10 +14,12 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from qtui.tui.config import Settings
+from qtui.tui.panels import PANELS
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 
@@ -50,22 +52,16 @@ class AppState:
 
     Attributes:
         panel: the id of the panel; "" if none is known.
-        views: the title of the view of each panel that has views.
         theme: the theme that was chosen in the palette; "" if none was.
         configured: the theme of the configuration at that time. Another one there is newer.
         model: the model that was open, as `kept_model` has it; "" if it is not kept.
-        plan: the options of the plan that differ from their defaults.
-        gpu: the parameter of the GPU that was chosen; None for any.
         recents: models that were open, the last one first.
     """
 
     panel: str = ""
-    views: Mapping[str, str] = field(default_factory=dict)
     theme: str = ""
     configured: str = ""
     model: str = ""
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    gpu: Mapping[str, Any] | None = None
     recents: tuple[str, ...] = ()
 
     def opened(self, model: str) -> AppState:
@@ -203,18 +199,87 @@ def _texts(found: Any) -> bool:
     return isinstance(found, list) and all(map(_text, found))
 
 
-def _plain(found: Any) -> bool:
-    """Whether it is an object of plain values; which of them mean something is known later."""
-    return isinstance(found, dict) and all(
-        each is None or isinstance(each, bool | int | float) or _text(each) or _texts(each)
-        for each in found.values()
-    )
-
-
 _FITS: Final = {
     **dict.fromkeys(("panel", "theme", "configured", "model"), _text),
-    "views": lambda found: isinstance(found, dict) and all(map(_text, found.values())),
-    "plan": _plain,
-    "gpu": lambda found: found is None or _plain(found),
     "recents": _texts,
 }
+
+
+class LastSession:
+    """The state of the app while it runs.
+
+    Attributes:
+        state: what is known now.
+        remark: a sentence about a file that was not used, or a model that is gone; "" for none.
+        went_on: whether the model was that of the last session.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Reads `file`; with None, nothing is read or kept."""
+        self._file, self.remark, self.went_on = file, "", False
+        found = None
+        if file is not None:
+            try:
+                found = read_state(file)
+            except StateError as error:
+                self.remark = f"Where you were is not known: {file} is not used, as {error}."
+                if error.newer:  # it says more to a later version
+                    self._file = None
+        self.state = self._kept = found or AppState()
+
+    @classmethod
+    def of(cls, settings: Settings, *, goes_on: bool = True) -> LastSession:
+        """The last session, unless the settings keep none. With `goes_on` false it stays the last:
+        nothing of this one is kept."""
+        found = cls(state_file() if settings.state else None)
+        if not goes_on:
+            found._file = None
+        return found
+
+    def model(self, named: str) -> str:
+        """The model to open: the one that was named, else the last one, else the demo."""
+        last = self.state.model
+        if named or not last:
+            return named or "demo"
+        if still_there(last):
+            self.went_on = True
+            return last
+        self.remark = f"{last}, which was open last, is gone. This is the demo."
+        return "demo"
+
+    def panel(self, settings: Settings, recording: Path | None = None) -> str:
+        """The panel to begin with: that of a recording to play, else one that the configuration
+        names, else the last one."""
+        if recording is not None:
+            return "train"
+        known = {entry.id for entry in PANELS}
+        named = settings.start_panel != Settings().start_panel
+        return settings.start_panel if named or self.state.panel not in known else self.state.panel
+
+    def theme(self, settings: Settings) -> str:
+        """The theme to begin with: the chosen one, unless the configuration changed since."""
+        chosen = self.state.theme if self.state.configured == settings.theme else ""
+        return chosen or settings.theme
+
+    def opened(self, model: str) -> None:
+        """A model was opened. One that is not kept leaves no trace."""
+        self.state = self.state.opened(kept_model(model))
+
+    def themed(self, theme: str, settings: Settings) -> None:
+        """A theme was chosen."""
+        self.state = replace(self.state, theme=theme, configured=settings.theme)
+
+    def keep(self, panel: str) -> None:
+        """Writes the state, with the panel that is shown, if it changed. Where that is impossible
+        it is not kept."""
+        self.state = replace(self.state, panel=panel)
+        if self._file is None or self.state == self._kept:
+            return
+        try:
+            write_state(self.state, self._file)
+        except (OSError, StateError) as error:
+            import logging
+
+            logging.getLogger("qtui.tui").info("%s is not written: %s", self._file, error)
+            self._file = None
+        self._kept = self.state

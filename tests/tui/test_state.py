@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 from every import every, over
-from screens import Running, idle, settled, until
-from textual.widgets import ContentSwitcher
+from screens import Running, idle, until
 
-from qtui.screen.messages import ModelOpened
 from qtui.tui.config import Settings, load_config
-from qtui.tui.session.hint import first_hint
-from qtui.tui.session.last import LastSession
-from qtui.tui.session.place import chosen_before, keep_place
 from qtui.tui.state import (
     RECENTS,
     AppState,
+    LastSession,
     kept_model,
     read_state,
     recent_models,
@@ -48,11 +44,8 @@ def test_the_file_is_in_the_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "state.json"
-    state = AppState(
-        "memory", {"memory": "Map"}, "nord", "qtui-dark", "org/name@main",
-        {"batch": 4, "lora_targets": ["q_proj"], "lora_dropout": 0.5, "checkpointing": None},
-        {"name": "RTX 4090"}, ("org/name@main", str(tmp_path)),
-    )  # fmt: skip
+    models = "org/name@main", str(tmp_path)
+    state = AppState("memory", "nord", "qtui-dark", models[0], models)
     write_state(state, path)
     assert read_state(path) == state
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -118,9 +111,6 @@ HOSTILE: dict[str, Any] = {
     "a number of many digits": b'{"version": ' + b"9" * 20_000 + b"}",
     "NaN": b'{"version": 1, "plan": {"lora_dropout": NaN}}',
     "panel of a wrong type": {"version": 1, "panel": 3},
-    "views of a wrong type": {"version": 1, "views": {"memory": ["Map"]}},
-    "plan of a wrong type": {"version": 1, "plan": [1]},
-    "plan nested": {"version": 1, "plan": {"batch": {"batch": 1}}},
     "recents of a wrong type": {"version": 1, "recents": "demo"},
     "a recent of a wrong type": {"version": 1, "recents": [None]},
     "escapes": {"version": 1, "model": "\x1b[2J"},
@@ -132,10 +122,9 @@ def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         path = write(tmp_path / name / "state.json", HOSTILE[name])
         session = LastSession(path)
         assert session.state == AppState()
-        assert not session.first
         assert session.remark.startswith(f"Where you were is not known: {path} is not used, as it")
         session.opened("org/name")
-        session.keep()
+        session.keep("memory")
         found = read_state(path)
         assert found is not None
         assert found.recents == ("org/name",)
@@ -159,7 +148,7 @@ def test_a_file_of_a_later_version_stays(tmp_path: Path) -> None:
     session = LastSession(path)
     assert "a later version of qtui wrote it" in session.remark
     session.opened("org/name")
-    session.keep()
+    session.keep("memory")
     assert json.loads(path.read_text()) == {"version": 2, "panel": "new"}
 
 
@@ -172,7 +161,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(tmp_path: Path) -> N
         session = LastSession(path)
         assert session.remark
         session.opened("org/name")
-        session.keep()
+        session.keep("memory")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert folder.is_dir()
     assert loop.is_symlink()
@@ -182,8 +171,8 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
     write(tmp_path / "file", b"")
     session = LastSession(tmp_path / "file" / "qtui" / "state.json")  # so also for root
     session.opened("org/name")
-    session.keep()
-    session.keep()
+    session.keep("memory")
+    session.keep("memory")
     assert (session.remark, session.state.recents) == ("", ("org/name",))
 
 
@@ -217,9 +206,9 @@ def test_another_app_keeps_its_models(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     one, other = LastSession(path), LastSession(path)
     one.opened("org/one")
-    one.keep()
+    one.keep("memory")
     other.opened("org/other")
-    other.keep()
+    other.keep("memory")
     assert LastSession(path).state.recents == ("org/other", "org/one")
 
 
@@ -251,85 +240,17 @@ def test_what_is_named_wins(tmp_path: Path) -> None:
     assert session.theme(Settings(theme="qtui-light")) == "qtui-light"
 
 
-async def test_who_never_used_it_gets_one_line(running: Running, tmp_path: Path) -> None:
-    session = LastSession(tmp_path / "state.json")
-    async with running(session=session) as pilot:
-        for _ in range(2):
-            pilot.app.post_message(ModelOpened("demo", "demo  8.69 MiB"))
-        await settled(pilot)
-        hint = "2, w, v: your worst tensor, and why."
-        assert [toast.message for toast in pilot.app._notifications] == [hint]
-        await pilot.press("2")  # its keys are there, and go where it says
-        keys = pilot.app.screen.active_bindings
-        assert (keys["w"].binding.id, keys["v"].binding.id) == ("quantize.worst", "quantize.view")
-        assert pilot.app.panel.views[1].TITLE == "Outliers"
-
-
-@over(
-    "headline, keys, hint",
-    [
-        ("demo  8.69 MiB", {}, "2, w, v: your worst tensor, and why."),
-        ("m  no weights", {}, "4: what a training step of it needs, byte by byte."),
-        ("demo  8 MiB", {"quantize.worst": "f6,w"}, "2, f6, v: your worst tensor, and why."),
-    ],
-)
-def test_the_line_is_true_for_the_model_and_the_keys(
-    headline: str, keys: dict[str, str], hint: str
-) -> None:
-    assert first_hint(headline, keys) == hint
-
-
-@over(
-    "plan, gpu",
-    [
-        ({"batch": "4"}, None),
-        ({"batch": -1}, None),
-        ({"method": "magic"}, None),
-        ({"lora_targets": 3}, None),
-        ({"batch": 2}, {"name": "no such GPU"}),
-        ({"batch": 2}, {"capacity": True}),
-        ({"batch": 2}, {"capacity": 10**30}),
-        ({"batch": 2}, {}),
-    ],
-)
-def test_a_plan_that_is_none_is_not_taken(plan: Any, gpu: Any) -> None:
-    assert chosen_before(AppState(plan=plan, gpu=gpu)) is None
-
-
 async def test_the_app_goes_on_where_it_was(running: Running, tmp_path: Path) -> None:
     path = tmp_path / "kept" / "state.json"
     async with running(session=LastSession(path)) as pilot:
         await pilot.press("4")
         await idle(pilot)
-        await pilot.press("v", "v", "b")
-        await idle(pilot)
-        await pilot.press("plus")
-        await idle(pilot)
         pilot.app.theme_choice.choose("qtui-light")
-        shown = pilot.app.panel.shown
-        plan, view = shown.plan, pilot.app.panel.view.TITLE
         await pilot.press("q")
         await until(pilot, lambda: path.exists())
-    found = read_state(path)
-    assert found is not None
-    assert (found.panel, found.views["memory"], found.theme) == ("memory", view, "qtui-light")
-    session = LastSession(path)
-    async with running(session=session) as pilot:
-        panel = pilot.app.panel
-        await until(pilot, lambda: panel.shown.current)
-        assert panel.PANEL_ID == "memory"
-        assert panel.view is panel.views[2]
-        assert panel.shown.plan == plan
-        assert pilot.app.theme == "qtui-light"
-        # A panel that is being added has no views yet. It is passed over, not crashed on: the app
-        # ended if its 5 s were over at that moment.
-        added = pilot.app._new_panel("hardware")
-        adding = pilot.app.shell.query_one("#panels", ContentSwitcher).mount(added)
-        keep_place(session, pilot.app)
-        assert pilot.app.unfinished() == ""
-        await adding
-        keep_place(session, pilot.app)
-        assert session.state.views["hardware"] == added.view_title != ""
+    assert read_state(path) == AppState("memory", "qtui-light", "auto")
+    async with running(session=LastSession(path)) as pilot:
+        assert (pilot.app.panel.PANEL_ID, pilot.app.theme) == ("memory", "qtui-light")
 
 
 @pytest.mark.slow

@@ -20,8 +20,6 @@ from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator.client import EstimatorClient
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.shown import GpuChoice
-from qtui.tui.session.last import LastSession
-from qtui.tui.session.place import keep_place
 from qtui_core.memory.plan.run_plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
@@ -206,11 +204,10 @@ async def test_another_model_is_estimated_in_both_panels(running: Running) -> No
 
 
 async def test_a_look_changes_no_plan_and_one_for_another_model_is_named(
-    running: Running, tmp_path: Path
+    running: Running,
 ) -> None:
     """GPT-2 has 1,024 positions, and a run of the demo on a CPU takes 128 tokens."""
-    path = tmp_path / "kept" / "state.json"
-    async with running(start_panel="train", session=LastSession(path)) as pilot:
+    async with running(start_panel="train") as pilot:
         app = cast(Any, pilot.app)
 
         async def of(model: str, key: str) -> Any:
@@ -229,8 +226,7 @@ async def test_a_look_changes_no_plan_and_one_for_another_model_is_named(
         llama = await opened(str(CONFIGS / "llama-3.2-1b.json"))
         panel = await of(llama, "4")
         assert panel.shown.answer.plan.sequence == 2048
-        keep_place(app.session, app)
-        assert json.loads(path.read_text())["plan"] == {}
+        assert app.chosen is None
         assert panel._set("method", "full")
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert "made for" not in panel.sentence
@@ -240,8 +236,3 @@ async def test_a_look_changes_no_plan_and_one_for_another_model_is_named(
         await until(pilot, lambda: panel.sentence.startswith(of_llama))
         assert panel._set("batch", 2)
         await until(pilot, lambda: "made for" not in panel.sentence)
-        keep_place(app.session, app)
-    async with running(model=gpt2, start_panel="memory", session=LastSession(path)) as pilot:
-        panel = cast(Any, pilot.app).panel
-        await until(pilot, lambda: panel.shown.current)
-        assert panel.sentence.startswith("The plan was made for demo: `--method full --batch 2`.")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtui.screen.depth import NOTHING_SAID, Depth, TerminalSays, depth_of
 from qtui.tui.config import load_config
 from qtui.tui.panels import tabs
-from qtui.tui.session.last import LastSession
+from qtui.tui.state import LastSession
 from qtui.tui.theme import named_theme, theme_parts
 
 #: The least columns and lines in which the app shows panels.

@@ -102,7 +102,7 @@ def measure_terminal() -> None:
 
 
 def _questions(color: str, config: Settings) -> str:
-    from qtui.tui.session.last import LastSession
+    from qtui.tui.state import LastSession
 
     theme = LastSession.of(config).theme(config)
     return LISTENER.ask(*to_ask(os.environ, _setting(color, config), theme))
