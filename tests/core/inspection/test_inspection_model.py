@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every import every
+from every import over
 from safetensors.numpy import save_file
 from shorthands import heard_by
 from told_truly import faults_of
@@ -127,9 +127,8 @@ STATES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_the_sentence_of_every_state(tmp_path, state):
-    tensors, schemes, said, never = STATES[state]
+@over(("tensors", "schemes", "said", "never"), STATES.values(), ids=STATES)
+def test_the_sentence_of_every_state(tmp_path, tensors, schemes, said, never):
     save(tmp_path, **tensors)
     found = inspect(tmp_path, *schemes.split(",")).conclusion
     assert said in found
@@ -179,28 +178,25 @@ def test_the_largest_outliers_of_one_tensor_are_all_listed(tmp_path, random):
     assert {(o.row, o.column) for o in top} >= set(places)
 
 
-def test_a_census_says_what_the_headers_hold():
-    def said(*dtypes, quantization=None):
-        counts = tuple(DtypeCount(name, 1, 4 * size, size) for name, size in dtypes)
-        total = sum(each.nbytes for each in counts)
-        return conclude_census(
-            Census("m", "file", "/m", None, 4 * total, total, counts, quantization)
-        )
+QUANTIZED = "60% of m's bytes are U8, and the checkpoint is quantized already; `qtui inspect"
 
-    cases = (
-        ("m is a configuration without weights, so", said()),
-        ("No tensor of m has an element, so there is nothing to quantize.", said(("F32", 0))),
-        ("100% of m's bytes are BF16, 2 bits per", said(("BF16", 8))),
-        ("99% of m's bytes are BF16, 2 bits per", said(("BF16", 999), ("F32", 1))),
-        ("60% of m's bytes are U8, and the checkpoint is quantized already; `qtui inspect ORIGINAL",
-         said(("U8", 6), ("F32", 4), quantization="NF4.")),
-    )  # fmt: skip
 
-    def check(words, sentence):
-        assert sentence.startswith(words)
-        assert not faults_of(sentence)
-
-    every(cases, check)
+@over(
+    ("words", "dtypes", "quantization"),
+    [
+        ("m is a configuration without weights, so", {}, None),
+        ("No tensor of m has an element, so there is nothing to quantize.", {"F32": 0}, None),
+        ("100% of m's bytes are BF16, 2 bits per", {"BF16": 8}, None),
+        ("99% of m's bytes are BF16, 2 bits per", {"BF16": 999, "F32": 1}, None),
+        (QUANTIZED, {"U8": 6, "F32": 4}, "NF4."),
+    ],
+)
+def test_a_census_says_what_the_headers_hold(words, dtypes, quantization):
+    counts = tuple(DtypeCount(name, 1, 4 * size, size) for name, size in dtypes.items())
+    total = sum(dtypes.values())
+    found = conclude_census(Census("m", "file", "/m", None, 4 * total, total, counts, quantization))
+    assert found.startswith(words)
+    assert not faults_of(found)
 
 
 def test_what_depends_on_scheme_and_shape_is_found_once_for_many_tensors(
