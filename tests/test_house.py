@@ -21,7 +21,7 @@ CEILINGS = {
     "qtui/cli": 3427,
     "qtui/engine": 6210,
     "qtui/report": 6426,
-    "qtui/screen": 7659,
+    "qtui/screen": 7646,
     "qtui/tui": 20743,
     "qtui_core/conformance": 1720,
     "qtui_core/formats, schemes": 2696,

@@ -8,9 +8,8 @@ from typing import Any
 
 from qtui.engine.estimator.answers import Answer, Assessment, MapCell, ModelFacts
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import Figure, WorkedCase
-from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan, within_positions
 from qtui_core.quantities import format_bytes
 from qtui_core.telemetry.readings import DeviceReading
@@ -38,18 +37,6 @@ class GpuChoice:
     @classmethod
     def of_memory(cls, nbytes: int) -> GpuChoice:
         return cls(device_of_memory(nbytes).name, {"capacity": nbytes})
-
-    @classmethod
-    def of_params(cls, params: Mapping[str, Any]) -> GpuChoice:
-        """The choice with these parameters. Raises UsageError if they are of none."""
-        name, label, capacity = (params.get(each) for each in ("name", "label", "capacity"))
-        if isinstance(label, str):
-            return cls(label, dict(params))  # of a machine; whether of this one is known later
-        if isinstance(name, str):
-            return cls.of(find_device(name))
-        if type(capacity) is int and 0 < capacity < 1 << 50:
-            return cls.of_memory(capacity)
-        raise UsageError("That is no GPU.")
 
     @classmethod
     def live(cls, device: DeviceReading) -> GpuChoice | None:
