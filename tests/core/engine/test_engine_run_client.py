@@ -27,7 +27,7 @@ from qtui_core.live.snapshot import (
 )
 from qtui_core.live.state import to_line
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))
 
 
