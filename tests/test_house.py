@@ -48,13 +48,19 @@ def trees() -> dict[str, ast.Module]:
     return found
 
 
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """Every node of a module's tree."""
+    return tuple(ast.walk(trees()[module]))
+
+
 def classes() -> list[tuple[str, ast.ClassDef]]:
     """Every class of a module, with the module."""
     return [
         (module, node)
         for module, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node in tree.body
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     ]
 
 
@@ -72,8 +78,8 @@ def bases_with_one_subclass() -> set[str]:
         name for _, node in classes() for name in {name_of(base) for base in node.bases} & named
     )
     caught: set[str] = set()
-    for tree in trees().values():
-        for node in ast.walk(tree):
+    for module in trees():
+        for node in nodes(module):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 caught.update(map(name_of, kinds))
@@ -85,15 +91,15 @@ def mentions() -> set[str]:
     """Every word that code of the product uses, whether as a name or in a string that is no
     docstring: keys and rows of tables name functions so. Imports are no use."""
     found: set[str] = set()
-    for tree in trees().values():
+    for module in trees():
         documents = {
             id(node.body[0].value)
-            for node in ast.walk(tree)
+            for node in nodes(module)
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        for node in ast.walk(tree):
+        for node in nodes(module):
             if isinstance(node, ast.Name):
                 found.add(node.id)
             elif isinstance(node, ast.Attribute):
@@ -146,8 +152,8 @@ def functions_that_stand_twice() -> list[list[str]]:
     """Functions of four lines or more whose statements are the same but for the names of
     variables."""
     shapes: dict[tuple[type, ...], list[tuple[str, list[ast.stmt]]]] = {}
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
+    for module in trees():
+        for node in nodes(module):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             said = ast.get_docstring(node) is not None
@@ -258,8 +264,8 @@ def check_no_function_stands_twice() -> None:
 
 def check_a_class_name_stands_for_one_class() -> None:
     """Including nested classes."""
-    nodes = (node for tree in trees().values() for node in ast.walk(tree))
-    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    every_node = (node for module in trees() for node in nodes(module))
+    counts = Counter(node.name for node in every_node if isinstance(node, ast.ClassDef))
     assert [name for name, count in counts.items() if count > 1] == []
 
 

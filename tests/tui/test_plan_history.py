@@ -21,7 +21,6 @@ CHANGES = (
     (("down", "enter", *["backspace"] * 8, "7", "6", "8", "enter"), "sequence 2,048 → 768"),
     (("V", "V", "enter"), "GPU any → A100 SXM4 80GB"),
     (("V", "left", "enter"), "sequence 768 → 256"),
-    (("V", "enter"), "loss stock → tiled"),
     (("5", "right"), "batch 2 → 3"),
     (("backspace",), "batch 3 → 1"),
 )
