@@ -21,7 +21,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import ContentSwitcher
-from textual.widgets._toast import Toast
+from textual.widgets._toast import ToastHolder
 from textual.worker import Worker
 
 from qtui.screen.depth import NOTHING_SAID, Depth, TerminalSays, depth_of
@@ -353,7 +353,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     async def action_export(self) -> None:
         """Exports the panel, once no notification lies over its picture."""
         self.clear_notifications()
-        await self.screen.query(Toast).remove()
+        await self.screen.query(ToastHolder).remove()
         self.call_after_refresh(self._export)
 
     def _export(self) -> None:

@@ -17,7 +17,7 @@ from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
-from textual.widgets._toast import ToastRack
+from textual.widgets._toast import ToastHolder, ToastRack
 from textual.worker import Worker
 
 from qtui.screen.panel.base import Panel
@@ -126,6 +126,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         older would hide the newer."""
         if len(self.app._notifications) >= max(1, self.size.height // LINES_OF_A_TOAST):
             self.app.clear_notifications()
+            self.query(ToastHolder).remove()  # without it an empty one stays, and takes its place
 
     def on_about_changed(self) -> None:
         """Names in the header what the current panel shows in place of the app's model."""

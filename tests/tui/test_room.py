@@ -4,6 +4,7 @@ their chosen line, and empty views say what they will show."""
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,20 @@ async def test_toasts_never_cover_the_sentence_and_the_last_is_seen(running: Run
                         lines = screen_lines(app)
                         assert lines[-1 - lines_kept(*size) :] == before
                         assert texts[-1].split(",")[0] in "\n".join(lines)
+
+
+async def test_toasts_stand_where_the_first_did(running: Running, tmp_path: Path) -> None:
+    async with running(config=Settings(export_folder=str(tmp_path))) as pilot:
+        app: Any = pilot.app
+        lowest = set()
+        for key in "yeyyey":
+            await pilot.press(key)
+            told = "Wrote" if key == "e" else "Copied"
+            await until(pilot, lambda told=told: app.screen.query(Toast)
+                        and told in app.screen.query(Toast).last().render().plain)  # fmt: skip
+            await settled(pilot)
+            lowest.add(app.screen.query(Toast).last().region.bottom)
+        assert len(lowest) == 1
 
 
 # The sentence
