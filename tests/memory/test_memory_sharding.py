@@ -310,7 +310,6 @@ GPT2 = {
 }
 JOBS = {
     "GPT-2": {"config": GPT2, "batch": 2, "sequence": 64, "checkpointing": True},
-    "full": {"config": LLAMA, "batch": 1, "sequence": 64},
     "full, checkpointed, padded": {
         "config": ODD,
         "batch": 2,

@@ -57,10 +57,9 @@ def footer(pilot: Pilot[None]) -> str:
 async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         for keys in (
-            ["down"], ["down", "down", "up"], ["T"], ["T", "T"], ["f", "down", "enter"], ["X"],
-            [")", "X", "down"],
+            ["down", "down", "up"], ["T"], ["f", "down", "enter"], [")", "X", "down"],
             ["slash", *"up_proj", "enter"], ["slash", *"up_proj", "escape"],
-            ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["u"], ["U"], ["escape"],
+            ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["u", "U"],
             ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"],
             ["F", "t", "down", "enter"],
         ):  # fmt: skip
