@@ -22,7 +22,7 @@ CEILINGS = {
     "qtui/engine": 6210,
     "qtui/report": 6426,
     "qtui/screen": 7646,
-    "qtui/tui": 20743,
+    "qtui/tui": 20744,
     "qtui_core/conformance": 1720,
     "qtui_core/formats, schemes": 2696,
     "qtui_core/inspection, evaluation": 6194,
