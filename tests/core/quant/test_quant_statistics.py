@@ -69,6 +69,14 @@ def test_segments_of_very_different_values(monkeypatch):
     assert_as_defined(x.astype(np.float32))
 
 
+def test_two_neighbouring_float32_keep_their_kurtosis():
+    """Their mean in float32 is one of them, off by as much as they differ."""
+    x = np.repeat(
+        np.array([1000, np.nextafter(np.float32(1000), np.inf)], np.float32), [3000, 1000]
+    )
+    assert statistics(x).kurtosis == pytest.approx((1 - 3 * 3 / 16) / (3 / 16))
+
+
 @over("size", [131072, 524288, 262145])
 @over("scale", [4.9e7, 6e7, 1.5e8, 9.9e8])
 def test_large_magnitudes_keep_their_kurtosis(scale, size):
