@@ -131,7 +131,7 @@ def _value(position: int) -> float:
 
 class ActivationRecord:
     """The inputs or the outputs of a module over one text: `observed` over all tokens, and rows of
-    evenly spaced tokens, of `keep_bytes` at most.
+    evenly spaced tokens, of `keep_bytes` at most but for one row.
 
     Every row is kept until there would be too many, then every second, then every fourth, and so
     on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number of
@@ -141,7 +141,7 @@ class ActivationRecord:
     def __init__(self, features: int, keep_bytes: int) -> None:
         self.observed = Observed(features)
         self.stride = 1
-        self._capacity = keep_bytes // (4 * features)
+        self._capacity = max(1, keep_bytes // (4 * features))
         self._parts = [np.empty((0, features), np.float32)]
 
     def add(self, x: Float32) -> None:

@@ -102,6 +102,12 @@ def test_the_kept_rows_are_every_stride_th(rows: int, capacity: int, step: int) 
     assert record.whole is (record.stride == 1)
 
 
+def test_a_row_larger_than_all_that_may_be_kept_is_kept_alone() -> None:
+    record = ActivationRecord(100, 8)
+    record.add(np.ones((5, 100), np.float32))
+    assert (record.rows.shape, record.whole) == ((1, 100), False)
+
+
 def test_kept_rows_are_copies() -> None:
     x = np.ones((4, 2), np.float32)
     record = ActivationRecord(2, 80)
